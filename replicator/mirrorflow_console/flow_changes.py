@@ -15,8 +15,9 @@ from mirrorflow_replicator.http.progress_text import counted
 ROLLING_OUT: Final = "RollingOut"
 ROLLED_OUT: Final = "RolledOut"
 _RECONCILING: Final = "Reconciling"
+_ROLLS: Final = frozenset({ROLLING_OUT, ROLLED_OUT})
 # Reasons of Reconciling that an event of a roll or of a run describes.
-_DESCRIBED: Final = frozenset({ROLLING_OUT, ROLLED_OUT, "Seeding", "Restoring"})
+_DESCRIBED: Final = _ROLLS | {"Seeding", "Restoring"}
 _ENDED_WELL: Final = "Succeeded"
 _ENDED: Final = frozenset({_ENDED_WELL, "Failed", "Lost"})
 
@@ -65,7 +66,7 @@ def dated_events(now: FlowView, at_s: float) -> Iterator[HistoryEvent]:
 
     They happened whether or not a console ran.
     """
-    roll = _roll_of(now)
+    roll = _reconciling_of(now)
     if roll is not None and (ended_s := seconds_of(roll.since)) is not None and roll.reason == ROLLED_OUT:
         yield _roll_event(now, roll, min(ended_s, at_s))
     for run in now.runs:
@@ -77,13 +78,11 @@ def dated_events(now: FlowView, at_s: float) -> Iterator[HistoryEvent]:
 
 def _changed_rolls(before: FlowView, now: FlowView, at_s: float) -> Iterator[HistoryEvent]:
     """Yields the begin and the end of a roll of workloads, also of one that began and ended between two polls."""
-    was, roll = _roll_of(before), _roll_of(now)
-    if roll is not None and was is not None:
-        is_new = (was.reason, was.since) != (roll.reason, roll.since)
-        if is_new and (roll.reason == ROLLING_OUT or was.since != roll.since):
-            since_s = seconds_of(roll.since)
-            is_dated = since_s is not None and was.since != roll.since
-            yield _roll_event(now, roll, min(since_s, at_s) if is_dated and since_s is not None else at_s)
+    was, roll = _reconciling_of(before), _reconciling_of(now)
+    if was is not None and roll is not None and roll.reason in _ROLLS:
+        since_s = seconds_of(roll.since) if was.since != roll.since else None
+        if (was.reason, was.since) != (roll.reason, roll.since):
+            yield _roll_event(now, roll, at_s if since_s is None else min(since_s, at_s))
     images = dict(before.images)
     for connector, image in now.images:
         if connector in images and images[connector] != image:
@@ -91,16 +90,9 @@ def _changed_rolls(before: FlowView, now: FlowView, at_s: float) -> Iterator[His
             yield _event(now, "roll", Level.WAITING, text, at_s)
 
 
-def _roll_of(view: FlowView) -> ConditionRow | None:
-    """Returns the condition that says whether workloads of a flow are rolled out; None while it says something else."""
-    return next(
-        (
-            condition
-            for condition in view.conditions
-            if condition.type == _RECONCILING and condition.reason in _DESCRIBED
-        ),
-        None,
-    )
+def _reconciling_of(view: FlowView) -> ConditionRow | None:
+    """Returns the condition that says whether workloads of a flow are rolled out, or why they are not."""
+    return next((condition for condition in view.conditions if condition.type == _RECONCILING), None)
 
 
 def _roll_event(now: FlowView, roll: ConditionRow, at_s: float) -> HistoryEvent:
@@ -147,10 +139,17 @@ def _event(now: FlowView, kind: str, level: Level, text: str, at_s: float) -> Hi
 def _changed_conditions(before: FlowView, now: FlowView, at_s: float) -> Iterator[HistoryEvent]:
     statuses = {condition.type: (condition.status, condition.reason) for condition in before.conditions}
     for condition in now.conditions:
-        if condition.type == _RECONCILING and condition.reason in _DESCRIBED:
+        if condition.type == _RECONCILING and _is_described(_reconciling_of(before), condition):
             continue
         if condition.type in statuses and statuses[condition.type] != (condition.status, condition.reason):
             text = f"{condition.type} is {condition.status} ({condition.reason})" + (
                 f": {condition.message}" if condition.message else "."
             )
             yield _event(now, "condition", condition.level, text, at_s)
+
+
+def _is_described(was: ConditionRow | None, reconciling: ConditionRow) -> bool:
+    """Whether another event has what *reconciling* says: of a roll, or of a run, which may have begun before a trouble *was*."""
+    return reconciling.reason in _ROLLS or (
+        reconciling.reason in _DESCRIBED and (was is None or was.reason in _DESCRIBED)
+    )

@@ -79,6 +79,37 @@ def test_a_roll_that_follows_a_seed_begins_with_the_poll_that_finds_it():
     ]
 
 
+@pytest.mark.parametrize(
+    "problem", ["PodsRefused", "ImageNotPulled", "SpecChanged", "ReconciliationPaused", "ObjectsRefused"]
+)
+@pytest.mark.parametrize(
+    ("reason", "text"), [("RollingOut", "Roll: Pods."), ("RolledOut", "Rolled out: Pods.")]
+)
+def test_a_roll_after_a_problem_is_an_event(problem: str, reason: str, text: str):
+    """Both conditions may have one time: the status stays, or changes within a second."""
+    before = view(conditions=reconciling(problem, NOON))
+
+    assert [rows[2] for rows in events(before, view(conditions=reconciling(reason, NOON, "Pods.")))] == [text]
+    assert [rows[2] for rows in events(before, view(conditions=reconciling(reason, ONE, "Pods.")))] == [text]
+
+
+def test_a_run_that_continues_after_a_problem_is_an_event():
+    seed = {"runId": "1", "phase": "Running", "startTime": NOON}
+    before = view(conditions=reconciling("ImageNotPulled", ONE), seed=seed)
+    after = view(conditions=reconciling("Seeding", ONE, "A seed fills the target."), seed=seed)
+
+    assert [text for _, _, text, _ in events(before, after)] == [
+        "Reconciling is True (Seeding): A seed fills the target."
+    ]
+
+
+@pytest.mark.parametrize("reason", ["Seeding", "Restoring"])
+def test_a_run_that_follows_a_roll_is_no_roll(reason: str):
+    before = view(conditions=reconciling("RolledOut", NOON, "The workloads match the spec."))
+
+    assert events(before, view(conditions=reconciling(reason, ONE, "A run fills the target."))) == []
+
+
 def test_a_new_image_of_a_workload_is_an_event():
     def running(image: str) -> FlowView:
         return view(connectors={"source": {"image": image}, "checkpoint": {"image": "r:1"}, "schemas": None})
