@@ -20,6 +20,8 @@ _ROLLS: Final = frozenset({ROLLING_OUT, ROLLED_OUT})
 _DESCRIBED: Final = _ROLLS | {"Seeding", "Restoring"}
 _ENDED_WELL: Final = "Succeeded"
 _ENDED: Final = frozenset({_ENDED_WELL, "Failed", "Lost"})
+# Runs whose beginning and end the status does not have.
+_UNDATED: Final = frozenset({"restart"})
 
 
 def changes(before: FlowView | None, now: FlowView, at_s: float) -> Iterator[HistoryEvent]:
@@ -105,9 +107,12 @@ def _changed_runs(before: FlowView, now: FlowView, at_s: float) -> Iterator[Hist
     known = {run.kind: run for run in before.runs}
     for run in now.runs:
         was = known.get(run.kind)
-        if was is None or not was.is_same_run(run):
-            yield _began(now, run, at_s if run.began_s is None else min(run.began_s, at_s))
+        if was is not None and _is_another_run(was, run):
             was = None
+        has_begun = run.began_s is not None or run.kind in _UNDATED
+        begins = has_begun and (was is None or was.began_s != run.began_s)
+        if begins:
+            yield _began(now, run, at_s if run.began_s is None else min(run.began_s, at_s))
         if run.lost > (0 if was is None else was.lost):
             text = f"The {run.name} has lost data of {counted(run.lost, 'partition')}."
             yield _event(now, run.kind, Level.BROKEN, text, at_s)
@@ -116,8 +121,14 @@ def _changed_runs(before: FlowView, now: FlowView, at_s: float) -> Iterator[Hist
         if run.phase != (None if was is None else was.phase):
             if run.phase in _ENDED:
                 yield _ended(now, run, at_s if run.ended_s is None else min(run.ended_s, at_s))
-            elif was is not None and was.phase not in _ENDED:
+            elif was is not None and was.phase not in _ENDED and has_begun and not begins:
                 yield _event(now, run.kind, Level.WAITING, f"The {run.name} is {run.phase.lower()}.", at_s)
+
+
+def _is_another_run(was: FlowRun, run: FlowRun) -> bool:
+    """Whether *run* is not the one that *was* describes; a run that is repeated with its id has no beginning at first."""
+    is_repeated = was.phase in _ENDED and run.phase not in _ENDED and was.began_s != run.began_s
+    return is_repeated or not was.is_same_run(run)
 
 
 def _began(now: FlowView, run: FlowRun, at_s: float) -> HistoryEvent:

@@ -149,12 +149,34 @@ def test_a_run_that_is_paused_and_resumed_is_an_event_each_time():
     assert [text for _, _, text, _ in events(seed("Paused"), seed("Running"))] == ["The seed 2 is running."]
 
 
-def test_a_run_whose_beginning_is_written_later_begins_once():
+def test_a_run_begins_when_the_status_has_its_beginning():
+    """A console that starts again adds the same event, at the same time."""
     pending = view(restore={"runId": "a", "phase": "Pending"})
     running = view(restore={"runId": "a", "phase": "Running", "startTime": NOON})
+    assert NOW_S is not None
 
-    assert [text for _, _, text, _ in events(view(), pending)] == ["The restore a began."]
-    assert [text for _, _, text, _ in events(pending, running)] == ["The restore a is running."]
+    assert events(view(), pending) == []
+    assert events(pending, running) == [("restore", Level.WAITING, "The restore a began.", seconds_of(NOON))]
+    assert [(event.text, event.at_s) for event in dated_events(running, NOW_S)] == [
+        ("The restore a began.", seconds_of(NOON))
+    ]
+
+
+def test_a_run_that_is_repeated_with_its_id_begins_again():
+    failed = view(seed={"runId": "a", "phase": "Failed", "startTime": NOON, "completionTime": ONE})
+    pending = view(seed={"runId": "a", "phase": "Pending"})
+    running = view(seed={"runId": "a", "phase": "Running", "startTime": TWO})
+
+    assert events(failed, pending) == []
+    assert events(pending, running) == [("seed", Level.WAITING, "The seed a began.", seconds_of(TWO))]
+    assert events(failed, running) == [("seed", Level.WAITING, "The seed a began.", seconds_of(TWO))]
+
+
+def test_a_restart_that_is_complete_does_not_begin_again_when_pods_are_replaced():
+    """The operator reports it as running while any pod is replaced."""
+    complete = view(restart={"runId": "r1", "phase": "Succeeded"})
+
+    assert events(complete, view(restart={"runId": "r1", "phase": "Running"})) == []
 
 
 def test_each_scheduled_verification_is_a_run_and_one_with_differences_is_broken():
@@ -222,7 +244,6 @@ def test_a_time_of_the_status_that_is_in_the_future_is_shown_as_now():
         {"connectors": {"source": "x", "checkpoint": {"image": 7}}},
     ],
 )
-def test_an_unreadable_run_in_a_status_is_shown_without_what_is_unreadable(status: dict[str, Any]):
-    assert events(view(), view(**status)) == [
-        (run.kind, Level.WAITING, f"The {run.kind} began.", NOW_S) for run in runs_of(status)
-    ]
+def test_an_unreadable_run_in_a_status_has_no_event(status: dict[str, Any]):
+    assert all(run.began_s is None for run in runs_of(status))
+    assert events(view(), view(**status)) == []
