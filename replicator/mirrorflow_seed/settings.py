@@ -131,6 +131,12 @@ def job_of(given: Mapping[str, str]) -> JobSettings:
             problem=f"{foreign!r} is not a valid value",
             action="write refuse or accept",
         )
+    if flag_of(given, "output.keys") and not given.get("output"):
+        raise JobSettingError(
+            key="output.keys",
+            problem="it keeps keys in the result, and there is no folder for the result",
+            action="name its folder with output, or with --out of mirrorflow verify",
+        )
     limit = given.get("bytes.per.second")
     return JobSettings(
         run_id=run_id,

@@ -77,8 +77,6 @@ def execute(arguments: argparse.Namespace) -> int:
     ):
         if is_set:
             properties[key] = "true"
-    if arguments.keys and arguments.out is None:
-        raise UsageError("--keys keeps keys in the result; name its folder with --out.")
     if arguments.repair:
         return _repair(arguments, properties)
     if arguments.yes:

@@ -319,7 +319,6 @@ def test_a_repair_shows_its_plan_before_it_writes(
         (["--repair"], "name its folder with --out"),
         (["--repair", "--out", "/r", "--archive", "/a"], "leave out --archive"),
         (["--yes"], "add --repair"),
-        (["--keys"], "name its folder with --out"),
         (["--until", "2026-11-22T13:00:00Z"], "add --archive"),
     ],
 )

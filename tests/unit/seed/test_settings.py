@@ -47,6 +47,18 @@ def test_invalid_setting_is_refused_by_name(key: str, value: str):
         job_of({key: value})
 
 
+def test_keys_are_not_kept_without_a_folder_for_the_result():
+    """From whichever of a flag, `--set` and a file the property comes."""
+    with pytest.raises(
+        JobSettingError, match=r"output\.keys: .*; name its folder with output, or with --out"
+    ):
+        job_of({"output.keys": "true"})
+    with pytest.raises(JobSettingError, match=r"output\.keys"):
+        job_of({"output.keys": "true", "output": ""})
+    assert job_of({"output.keys": "false"}).output == ""
+    assert job_of({"output.keys": "true", "output": "/r"}).output == "/r"
+
+
 def test_an_unknown_setting_is_refused_with_the_likely_name():
     with pytest.raises(JobSettingError, match=r"lagmax: .*; write lag\.max"):
         job_of({"lagmax": "1"})
