@@ -44,6 +44,7 @@ from mirrorflow_seed.verify.offset_windows import (
 )
 from mirrorflow_seed.verify.range_comparison import (
     NAMED_RECORDS_MAX,
+    UNREADABLE,
     CompareSettings,
     OpenSides,
     VerifyRangeResult,
@@ -590,13 +591,14 @@ async def add_record_details(
     ][:NAMED_RECORDS_MAX]
     if read_again:
         unread = iter(read_again)
-        with contextlib.suppress(ClusterError, CorruptRecordsError, DeletedMeanwhileError):
+        with contextlib.suppress(ClusterError, *UNREADABLE):
             settings = load()
             async for sides in open_sides(settings, [spot for _, _, spot in read_again]):
                 number, index, spot = next(unread)
-                differences[number][index] = await with_details(
-                    differences[number][index], sides, settings, spot, keeps_keys=keeps_keys
-                )
+                with contextlib.suppress(*UNREADABLE):
+                    differences[number][index] = await with_details(
+                        differences[number][index], sides, settings, spot, keeps_keys=keeps_keys
+                    )
     return [
         replace(result, windows=(replace(result.windows[0], differences=tuple(named)),))
         for (_, result), named in zip(results, differences, strict=True)

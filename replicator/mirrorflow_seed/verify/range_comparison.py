@@ -44,6 +44,8 @@ TARGET_ENDS: Final = "The target ends here, and no stored offset shows whether t
 # Records that differ and are read again for their fields and keys, in each range.
 NAMED_RECORDS_MAX: Final = 20
 SPOT_RESPONSE_BYTES: Final = 32 << 10  # brokers return the first batch whole whatever its size
+# Raised for one record that differs, where others can be read: it then has neither fields nor key.
+UNREADABLE: Final = (DeletedMeanwhileError, CorruptRecordsError)
 # Length of a key that a result keeps, enough to recognize it. A record's key may have megabytes.
 KEY_TEXT_MAX: Final = 200
 # Consecutive records that must agree, or all up to the end: a single record may equal another one.
@@ -491,7 +493,7 @@ async def compare_range(
             reason = str(error)
         bytes_read = sum(reader.bytes_read for reader in readers.values())
     windows = comparison.results(reason=reason)
-    with contextlib.suppress(ClusterError, CorruptRecordsError, DeletedMeanwhileError):
+    with contextlib.suppress(ClusterError):
         windows = await _with_details(
             windows, sides, settings, verify_range, keeps_keys=compare_settings.keeps_keys
         )
@@ -512,7 +514,7 @@ async def _with_details(
     *,
     keeps_keys: bool,
 ) -> list[WindowResult]:
-    """Returns *windows* with what the first records that differ are, which are read again. Raises ClusterError."""
+    """Returns *windows* with what the first records that differ are, as far as they can be read again. Raises ClusterError."""
     described: list[WindowResult] = []
     left = NAMED_RECORDS_MAX
     for window in windows:
@@ -520,9 +522,10 @@ async def _with_details(
         for index, difference in enumerate(differences):
             if left and is_read_again(difference, keeps_keys=keeps_keys):
                 left -= 1
-                differences[index] = await with_details(
-                    difference, sides, settings, verify_range, keeps_keys=keeps_keys
-                )
+                with contextlib.suppress(*UNREADABLE):
+                    differences[index] = await with_details(
+                        difference, sides, settings, verify_range, keeps_keys=keeps_keys
+                    )
         described.append(replace(window, differences=tuple(differences)))
     return described
 
@@ -542,7 +545,7 @@ async def with_details(
 ) -> Difference:
     """Returns *difference* with the fields in which a changed record differs, and its key if *keeps_keys*.
 
-    The sides that have the record are read again. Raises ClusterError.
+    The sides that have the record are read again. Raises ClusterError, and UNREADABLE if this record cannot be read.
     """
     source = target = None
     if difference.source_offset >= 0:
