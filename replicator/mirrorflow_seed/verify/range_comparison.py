@@ -573,14 +573,17 @@ async def with_details(
 
 
 def key_text(key: bytes | None) -> str | None:
-    """Returns a record's key as printable text of at most KEY_TEXT_MAX characters and an ellipsis, in hex where it is no text."""
+    """Returns a record's key as printable text of at most KEY_TEXT_MAX characters and an ellipsis, in hex where it is no text.
+
+    A text that begins like hex is written in hex, too, so that it is not taken for other bytes.
+    """
     if key is None:
         return None
     try:
         text = bytes(key).decode()
     except UnicodeDecodeError:
         text = ""
-    if not (text or not key) or not text.isprintable():
+    if not (text or not key) or not text.isprintable() or text.startswith("0x"):
         text = f"0x{bytes(key[:KEY_TEXT_MAX]).hex()}"
     return text if len(text) <= KEY_TEXT_MAX else f"{text[:KEY_TEXT_MAX]}\N{HORIZONTAL ELLIPSIS}"
 

@@ -277,6 +277,7 @@ def test_a_difference_names_the_fields_except_the_offset() -> None:
         (None, None),
         (b"\x00\x00\x00\x00\x05order", "0x00000000056f72646572"),  # Avro of a registry
         (b"\xff\xfe", "0xfffe"),
+        (b"0xfffe", "0x307866666665"),  # else it would look like the key before
         (b"a\nb", "0x610a62"),
         ("a\N{RIGHT-TO-LEFT OVERRIDE}b".encode(), "0x61e280ae62"),  # it would reverse what follows on a page
     ],
