@@ -21,7 +21,8 @@ VERSION: Final = 1
 # Limits of the JSON summary; the table contains all windows.
 NOT_EQUAL_MAX: Final = 100
 NOTES_MAX: Final = 100
-# Returned by all tasks together, some 500 bytes each with ten differences; a task returns at least the minimum.
+# Returned by all tasks together, some 500 bytes each with ten differences, and up to 2,300 with their keys; a task returns
+# at least the minimum.
 NOT_EQUAL_RETURNED_MAX: Final = 200_000
 NOT_EQUAL_OF_TASK_MIN: Final = 10
 WORST_LAST: Final = (
