@@ -21,7 +21,8 @@ from mirrorflow_core.record_digests import DIGEST_BYTES, SUM_MODULUS, DigestedRe
 WINDOW_OFFSETS: Final = 100_000
 # A task should take seconds: a million records of 1 kB take three seconds, and starting a task takes 50 ms.
 RANGE_WINDOWS: Final = 10
-# The plan has some 330 bytes for each range, and a job some 100 more: 43 MB in the driver, whatever the flow's size.
+# The plan has some 330 bytes for each range, and a job some 100 more: 43 MB in the driver, whatever the flow's size,
+# without `sample`: windows of a sample are rarely adjacent, and larger ranges join adjacent ones alone.
 # A verification has some 20,000 tasks at most, so each of them still has five ranges.
 RANGES_MAX: Final = 100_000
 # Keys per class of a compacted partition: a task holds those of a class that differ, at most some 60 MB.
