@@ -8,6 +8,7 @@ identity of the process that uses it, never from Spark.
 import contextlib
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -61,6 +62,16 @@ class StorageFolder:
             self._fs.create_dir(self._root, recursive=True)
         self.write(".writable", b"")
         self.delete(".writable")
+
+    def make_private(self) -> bool:
+        """Lets only its owner enter the folder; returns False where that is not possible, as in a store, which has its own rules."""
+        if not self._is_local:
+            return False
+        try:
+            Path(self._root).chmod(stat.S_IRWXU)
+        except OSError:
+            return False
+        return True
 
     def entries(self, path: str = "") -> frozenset[str]:
         """Returns the names of the direct entries of the folder *path*; empty if it does not exist."""

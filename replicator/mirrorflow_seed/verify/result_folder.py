@@ -10,13 +10,14 @@ The page is one file without scripts and without external fonts or images; all n
 
 import itertools
 import json
+import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from html import escape
 from typing import Any, Final
 
-from mirrorflow_seed.settings import JobSettings
+from mirrorflow_seed.settings import JobSettings, flag_of
 from mirrorflow_seed.storage_folder import StorageFolder, address_below, uri_of_address
 from mirrorflow_seed.verify.offset_windows import WindowOutcome, WindowResult
 from mirrorflow_seed.verify.verification_result import (
@@ -29,6 +30,7 @@ from mirrorflow_seed.verify.verification_result import (
 )
 from mirrorflow_seed.verify.window_table import UnequalRow, WindowTable, read_unequal_rows
 
+_LOG: Final = logging.getLogger(__name__)
 SUMMARY: Final = "verification.json"
 PAGE: Final = "report.html"
 REPAIR: Final = "repair.json"
@@ -85,11 +87,18 @@ class ResultFolder:
         self._run_id = job.run_id
         self._folder = StorageFolder(output_folder(job.output, job.run_id)) if job.output else None
         self._table: WindowTable | None = None
+        self._keeps_keys = flag_of(job.extra, "output.keys")
 
     def prepare(self) -> None:
-        """Checks that the folder can be written. Raises FileSystemError."""
-        if self._folder is not None:
-            self._folder.prepare()
+        """Checks that the folder can be written; it is its owner's alone if it will have keys. Raises FileSystemError."""
+        if self._folder is None:
+            return
+        self._folder.prepare()
+        if self._keeps_keys and not self._folder.make_private():
+            _LOG.warning(
+                "The result will have keys of records; restrict who may read %s yourself.",
+                self._folder.address,
+            )
 
     @property
     def is_complete(self) -> bool:

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_seed.job_report import encode
+from mirrorflow_seed.settings import job_of
 from mirrorflow_seed.verify.offset_windows import Difference, DifferenceKind, WindowOutcome, WindowResult
-from mirrorflow_seed.verify.result_folder import CELLS_MAX, cells_of, output_folder, page
+from mirrorflow_seed.verify.result_folder import CELLS_MAX, ResultFolder, cells_of, output_folder, page
 from mirrorflow_seed.verify.verification_result import (
     NOT_EQUAL_MAX,
     WORST_LAST,
@@ -213,3 +215,31 @@ def test_run_id_cannot_escape_the_folder() -> None:
     }
     assert 6 == len(names)
     assert all("/" not in name and name.startswith("run-") for name in names)
+
+
+@pytest.mark.parametrize(("keys", "mode"), [("true", 0o700), ("false", 0o755)])
+def test_a_result_with_keys_is_its_owners_alone(tmp_path: Path, keys: str, mode: int) -> None:
+    pytest.importorskip("pyarrow")
+    run = tmp_path / "run-1"
+    run.mkdir()
+    run.chmod(0o755)
+
+    ResultFolder(job_of({"output": str(tmp_path), "output.keys": keys})).prepare()
+
+    assert stat.S_IMODE(run.stat().st_mode) == mode
+
+
+def test_a_warning_names_a_result_with_keys_that_others_may_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Some mounted file systems have no modes."""
+    pytest.importorskip("pyarrow")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+
+    ResultFolder(job_of({"output": str(tmp_path), "output.keys": "true"})).prepare()
+
+    assert f"restrict who may read {tmp_path}/run-1 yourself" in caplog.text
