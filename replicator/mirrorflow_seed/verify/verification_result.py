@@ -270,8 +270,8 @@ class VerificationResult:
             message=self.message,
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns the JSON summary. It names topics, so it is not for a public status."""
+    def as_json(self, *, has_keys: bool = True) -> dict[str, Any]:
+        """Returns the JSON summary, for a log without keys. It names topics, so it is not for a public status."""
         return {
             **self.report.as_json(),
             "version": VERSION,
@@ -285,7 +285,7 @@ class VerificationResult:
             "seconds": round(self.seconds, 3),
             "taskMemoryBytes": self.task_memory_bytes,
             "notes": list(self.notes[:NOTES_MAX]),
-            "notEqual": [_window(window) for window in self.not_equal],
+            "notEqual": [_window(window, has_keys=has_keys) for window in self.not_equal],
             "notEqualShown": len(self.not_equal),
         }
 
@@ -309,7 +309,7 @@ def with_progress(first: VerifyReport, done: OutcomeCounts, **figures: Any) -> V
     return replace(first, windows=windows, **figures)
 
 
-def _window(window: WindowResult) -> dict[str, Any]:
+def _window(window: WindowResult, *, has_keys: bool) -> dict[str, Any]:
     return {
         "topic": window.topic,
         "partition": window.partition,
@@ -330,7 +330,7 @@ def _window(window: WindowResult) -> dict[str, Any]:
                 "sourceDigest": difference.source_digest,
                 "targetDigest": difference.target_digest,
                 "fields": list(difference.fields),
-                "key": difference.key,
+                "key": difference.key if has_keys else None,
             }
             for difference in window.differences
         ],

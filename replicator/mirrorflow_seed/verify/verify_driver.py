@@ -102,7 +102,7 @@ def _verify(
         progress.begin(VerifyReport(run_id=job.run_id))
         verification = (verify or verify_flow)(files, job, session, progress, result)
         # In a cluster without an output folder, this line is all that is kept of the result. It has no record data.
-        _LOG.info("%s", json.dumps(verification.as_json()))
+        _LOG.info("%s", json.dumps(verification.as_json(has_keys=False)))
     result.write(verification)
     return verification
 

@@ -2,17 +2,22 @@
 
 import io
 import json
+import logging
 import re
 import stat
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorflow_seed.errors import EXIT_DIFFERENT
 from mirrorflow_seed.job_report import encode
 from mirrorflow_seed.settings import job_of
+from mirrorflow_seed.verify import verify_driver
 from mirrorflow_seed.verify.offset_windows import Difference, DifferenceKind, WindowOutcome, WindowResult
 from mirrorflow_seed.verify.result_folder import CELLS_MAX, ResultFolder, cells_of, output_folder, page
 from mirrorflow_seed.verify.verification_result import (
@@ -243,3 +248,20 @@ def test_a_warning_names_a_result_with_keys_that_others_may_read(
     ResultFolder(job_of({"output": str(tmp_path), "output.keys": "true"})).prepare()
 
     assert f"restrict who may read {tmp_path}/run-1 yourself" in caplog.text
+
+
+def test_a_log_has_no_keys(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The result has them, in a folder that not everybody may read; logs are read by others."""
+    difference = Difference(kind=DifferenceKind.MISSING, source_offset=7, key="iban-17")
+    result = verification(window(0, WindowOutcome.DIFFERENT, differences=(difference,), differing=1))
+    monkeypatch.setattr(verify_driver, "spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr(verify_driver, "driver_address", lambda _: ("127.0.0.1", "127.0.0.1"))
+    files: Any = None
+
+    with caplog.at_level(logging.INFO):
+        status = verify_driver.run(files, job_of({}), verify=lambda *_: result)
+
+    assert status == EXIT_DIFFERENT
+    assert '"sourceOffset": 7' in caplog.text
+    assert "iban-17" not in caplog.text
+    assert "iban-17" in json.dumps(result.as_json())
