@@ -351,6 +351,17 @@ class PartitionMap:
         self._open(upstream, downstream, ordinal)
         self._passed = passed
 
+    def extend_to_log_start(self) -> None:
+        """Adds what was copied before this map began, where no map of it was stored: a process died before it could.
+
+        Only where every target offset before the map holds a record of the stream, so that the ordinals bound each offset.
+        """
+        begin = self._all()[0]
+        records = self.ordinal - sum(run.records for run in self._all())
+        if 0 < records == begin.downstream:
+            empty = (Run(0, 0, 0, 0, 0),)
+            self.follow(OffsetMap(stream=self.stream, ordinal=0, upstream_end=0, runs=empty))
+
     def _all(self) -> list[Run]:
         count = self._upstream - self._upstream_begin
         if not count:

@@ -224,6 +224,7 @@ class OffsetMaps:
                     if kept is not None:
                         known.follow(kept)
                 if written is None:
+                    known.extend_to_log_start()
                     # A group that has read all of a partition that is empty by now needs it.
                     self._due[copier] = None
 

@@ -52,7 +52,7 @@ class Copy:
     def crash(self, *, early_reading):
         """Starts a new process at the target's end, which reads the stored map before or after it starts to copy."""
         stream = STREAM
-        if early_reading and self.stored is not None:
+        if early_reading:
             self.map = PartitionMap(stream, self.delivered)
             self.follow()
         else:
@@ -62,7 +62,10 @@ class Copy:
         self.map.leader_epoch = len(self.elections) - 1
 
     def follow(self):
-        kept = None if self.stored is None else self.stored.before(self.end_of(self.stored.leader_epoch))
+        if self.stored is None:
+            self.map.extend_to_log_start()
+            return
+        kept = self.stored.before(self.end_of(self.stored.leader_epoch))
         if kept is not None:
             self.map.follow(kept)
 
@@ -359,6 +362,31 @@ def test_records_that_were_not_stored_before_a_kill_have_bounds():
     assert offset_map.translate(100 + 2 + 25) == MappedOffset(125, 127)
     assert offset_map.translate(50) == MappedOffset(50, 50)
     copy.check(offset_map)
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        (0, MappedOffset(500, 500)),
+        (100, MappedOffset(400, 500)),  # whether the log has gaps before is unknown
+    ],
+)
+def test_records_copied_before_any_map_was_stored_have_bounds_where_the_copy_holds_no_others(first, expected):
+    known = PartitionMap(STREAM, OffsetPair(first + 999, 999, 999))
+    known.extend_to_log_start()
+    known.delivered(first + 1000, 1002, 10, 1000)
+
+    kept = known.kept(OffsetPair(first + 1009, 1009, 1011))
+
+    assert kept.translate(500) == expected
+    assert kept.translate(first + 1005) == MappedOffset(1007, 1007)
+
+
+def test_a_map_is_not_extended_over_target_records_that_are_not_of_the_stream():
+    known = PartitionMap(STREAM, OffsetPair(999, 999, 4999))
+    known.extend_to_log_start()
+
+    assert known.kept(OffsetPair(999, 999, 4999)).translate(500) is None
 
 
 def test_a_recreated_topic_clears_the_map():
