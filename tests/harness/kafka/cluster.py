@@ -464,6 +464,7 @@ class KafkaCluster:
                 "clientPort": str(port),
                 "clientPortAddress": LOOPBACK,
                 "admin.enableServer": "false",
+                "4lw.commands.whitelist": "dump",
                 # The session of a killed node must end soon, because the next one waits for it.
                 "tickTime": "500",
             }

@@ -577,6 +577,19 @@ def stable_end(cluster: KafkaCluster, topic: str) -> int:
     return cluster.end_offsets(topic, isolation="read_committed")[0]
 
 
+def freeze_in_transaction(running: Replicator, cluster: KafkaCluster, topic: str) -> None:
+    """Freezes the flow at a moment at which its transaction has records in partition 0 of *topic*."""
+
+    def is_open() -> bool:
+        running.freeze()
+        if stable_end(cluster, topic) < cluster.end_offsets(topic)[0]:
+            return True
+        running.thaw()
+        return False
+
+    wait_until(f"a transaction has records in {topic}-0", is_open)
+
+
 async def last_position(
     target: Cluster, flow: Flow, topic: str
 ) -> tuple[ProducerTransactions, Producer, WriterPosition]:
@@ -643,8 +656,10 @@ def test_a_partition_without_a_leader_does_not_block_other_partitions_of_its_tas
         remote = target.create_topic(flow.remote(topic), partitions=3, config=FOREVER)
         with flow.replicator(topic, SLOW) as running:
             running.wait_for_copy(target, remote, BACKLOG // 10)
+            freeze_in_transaction(running, target, remote)
             killed = target.broker(target.leader(remote, 0))
             killed.kill()
+            running.thaw()
             others = [partition for partition in ends if target.leader(remote, partition) != killed.id]
             wait_until(
                 f"partitions {others} are copied",

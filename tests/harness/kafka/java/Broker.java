@@ -1,5 +1,9 @@
+import java.io.IOException;
+import java.net.Socket;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Properties;
@@ -14,6 +18,11 @@ import org.apache.kafka.common.utils.Exit;
  * server.properties. ZooKeeper then starts and ends with the node.
  */
 public final class Broker {
+    /** Sessions last 6 s; ZooKeeper counts them anew when it starts. */
+    private static final Duration SESSION_WAIT = Duration.ofSeconds(60);
+
+    private static final Duration POLL = Duration.ofMillis(100);
+
     private Broker() {}
 
     public static void main(String[] arguments) throws Exception {
@@ -24,6 +33,7 @@ public final class Broker {
         }
         if (settings.containsKey("zookeeper.connect")) {
             startZooKeeper(server.resolveSibling("zookeeper.properties"));
+            awaitEndOfEarlierSession(settings.getProperty("zookeeper.connect"));
         } else if (!Files.exists(Path.of(settings.getProperty("log.dirs"), "meta.properties"))) {
             List<String> format =
                     new ArrayList<>(List.of("format", "--config", arguments[0], "--cluster-id", arguments[1]));
@@ -71,6 +81,31 @@ public final class Broker {
         });
         server.setDaemon(true);
         server.start();
+    }
+
+    /** A node that finds the registration of a killed one does not start: that session first has to expire. */
+    private static void awaitEndOfEarlierSession(String address) throws InterruptedException {
+        int colon = address.lastIndexOf(':');
+        String host = address.substring(0, colon);
+        int port = Integer.parseInt(address.substring(colon + 1));
+        long deadline = System.nanoTime() + SESSION_WAIT.toNanos();
+        while (System.nanoTime() < deadline) {
+            String sessions = sessions(host, port);
+            if (sessions.contains("Sessions with Ephemerals") && !sessions.contains("/brokers/ids/")) {
+                return;
+            }
+            Thread.sleep(POLL.toMillis());
+        }
+    }
+
+    /** Returns ZooKeeper's response to its command "dump"; empty while it does not listen. */
+    private static String sessions(String host, int port) {
+        try (var socket = new Socket(host, port)) {
+            socket.getOutputStream().write("dump".getBytes(StandardCharsets.US_ASCII));
+            return new String(socket.getInputStream().readAllBytes(), StandardCharsets.US_ASCII);
+        } catch (IOException error) {
+            return "";
+        }
     }
 
     /** Replaces the end of the JVM by the formatting tool. */
