@@ -162,7 +162,7 @@ class PartitionCopier:
         self.stream: Stream | None = None
         self.mode: WriteModeTracker | None = None  # also of an earlier session
         self.map_stream: MapStream | None = None  # names what this session copies in offset maps
-        self.target_epoch = UNKNOWN  # the newest known leader epoch of the target partition
+        self.target_epoch = UNKNOWN  # leader epoch of the target partition when the session began
         self.single_in_flight = True  # the leader may not remember the producer
         self.lost_batches = 0  # batches without a known outcome
         self.repeat: Repeat | None = None  # the leader reported another batch with these numbers
@@ -564,12 +564,6 @@ class PartitionCopier:
             self._add("note_source_epoch", epoch)
             self.cursor.note_leader_epoch(epoch)
 
-    def note_target_epoch(self, epoch: int) -> None:
-        """Notes a leader epoch of the target partition."""
-        if epoch > self.target_epoch:
-            self._add("note_target_epoch", epoch)
-            self.target_epoch = epoch
-
     # -- where to continue
 
     @unusual
@@ -610,7 +604,7 @@ class PartitionCopier:
         if not seen.is_connected:
             return NOTHING  # the connection asks again
         point = start.points[self.source]
-        self.target_epoch = max(self.target_epoch, point.target_epoch)
+        self.target_epoch = point.target_epoch
         if reason := self._end_reason(seen):
             return (EndSession(reason),)
         if self.stream is None:

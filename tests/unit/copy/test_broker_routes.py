@@ -113,13 +113,14 @@ def test_metadata_is_refreshed_until_an_unreachable_broker_has_been_replaced_as_
 def test_a_reelected_leader_causes_a_resync() -> None:
     """The connection stays, but the leader may have lost records."""
     task = Task(1)
+    facts = ResumeFacts(is_connected=True, source_topic_id="", target_topic_id="", target_epoch=0)
 
     async def main() -> list[int]:
         await task.connect()
         resyncs = [task.copier.resyncs]
-        for noted_epoch, epoch in ((None, 0), (0, 0), (0, 1)):
-            if noted_epoch is not None:
-                task.copier.note_target_epoch(noted_epoch)
+        for has_begun, epoch in ((False, 0), (True, 0), (True, 1)):
+            if has_begun:
+                task.copier.resumed(facts, 0)
             task.target.epoch = epoch
             await task.connect()
             resyncs.append(task.copier.resyncs)
