@@ -206,6 +206,8 @@ def _broken_by_record(before: World, record: SwitchoverRecord, world: World) -> 
         yield "I6: a switchover goes back after the point of no return"
     if old is not None and old.id != record.id and old.state in MOVED and old.to == record.to:
         yield "I6: a switchover moves applications to the active member"
+    if record.type is SwitchoverType.RESTORE and not _is_restorable(record, known):
+        yield "a restore begins, and no unplanned switchover has left the member"
     if record.state is _S.FENCING and (before.has_failed_check or not before.is_canary_tried):
         yield "writes are refused before all checks have passed"
     # A rehearsal does not hold the flow back, and reports its records as those of any other producer.
@@ -245,6 +247,12 @@ def _broken_by_promoting(record: SwitchoverRecord, world: World) -> Iterator[str
         yield "I1: the source is not fenced at promoting"
     if world.group_target != world.group_source or world.has_members:
         yield "I4: the group reads records again"
+
+
+def _is_restorable(record: SwitchoverRecord, known: list[SwitchoverRecord]) -> bool:
+    """Returns whether the last switchover that has moved applications was unplanned, away from the member that *record* names."""
+    last = newest_record(other for other in known if other.state in MOVED and other.id != record.id)
+    return last is not None and last.is_unplanned and last.source == record.to
 
 
 def _may_begin_after(old: SwitchoverRecord, record: SwitchoverRecord) -> bool:

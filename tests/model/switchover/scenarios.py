@@ -1,6 +1,6 @@
 """The worlds that are explored: each has few dangers, so that all of its states can be reached in seconds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
@@ -21,12 +21,23 @@ from tests.model.switchover.events import (
     TOO_SOON,
     UNFENCE,
 )
-from tests.model.switchover.world import EAST, PARTITIONS, WEST, Producer, World, kept_record, requested
+from tests.model.switchover.world import (
+    EAST,
+    PARTITIONS,
+    WEST,
+    Producer,
+    Reverse,
+    World,
+    kept_record,
+    requested,
+)
 
 PLANNED: Final = kept_record(requested())
 REHEARSAL: Final = kept_record(requested(type_=SwitchoverType.REHEARSAL))
 SECOND: Final = kept_record(requested("second"))
 BACK: Final = kept_record(requested("back", source=WEST, to=EAST))
+RESTORE: Final = kept_record(requested(type_=SwitchoverType.RESTORE))
+RESTORE_BACK: Final = kept_record(requested("restore", type_=SwitchoverType.RESTORE, source=WEST, to=EAST))
 UNPLANNED: Final = kept_record(requested(type_=SwitchoverType.UNPLANNED, accepts_loss=True))
 UNPLANNED_SECOND: Final = kept_record(requested("second", type_=SwitchoverType.UNPLANNED, accepts_loss=True))
 UNACCEPTED: Final = kept_record(requested(type_=SwitchoverType.UNPLANNED))
@@ -42,6 +53,30 @@ _DEGRADED = {_S.DEGRADED}
 _DEGRADED_OR_DONE = {_S.DEGRADED, _S.DONE}
 _ANY_UNPLANNED_END = {_S.DEGRADED, _S.LIFTED, _S.REFUSED}
 _ANY_END = {_S.DONE, _S.LIFTED, _S.REFUSED}
+
+
+def restorable(*troubles: str) -> World:
+    """Returns a world that an unplanned switchover to west has left and whose clusters are reconciled: the flow from west runs.
+
+    East, which was lost, is still fenced, and has every record of the first partition.
+    """
+    unplanned = requested("lost", type_=SwitchoverType.UNPLANNED, accepts_loss=True)
+    ended = replace(unplanned, state=SwitchoverState.DEGRADED, epoch=2).reconciled(0)
+    journal = (kept_record(ended),)
+    return World(
+        (RESTORE_BACK,),
+        troubles,
+        source_name=WEST,
+        source=(("east 0",), ()),
+        target=(("east 0",), ()),
+        copied=(1, 0),
+        target_fence=PARTITIONS,
+        endpoint=WEST,
+        producers=(Producer(1, member=WEST), Producer(0, member=WEST)),
+        source_journal=journal,
+        target_journal=journal,
+        reverse=Reverse(held_by="lost"),
+    )
 
 
 @dataclass(frozen=True)
@@ -209,6 +244,16 @@ SCENARIOS: Final = {
             World((PLANNED, UNPLANNED_SECOND), (SOURCE_DOWN,), is_source_lost=True, **NOTHING_TO_COPY),
             _DEGRADED_OR_DONE,
         ),
+        Scenario("restore without a move", World((RESTORE,), asks_in_vain=True, **NOTHING_TO_COPY), set()),
+        Scenario(
+            "restore after a planned move",
+            World((PLANNED,), to_return=(RESTORE_BACK,), asks_in_vain=True, **NOTHING_TO_COPY),
+            _DONE,
+        ),
+        Scenario("restore", restorable(), _DONE),
+        Scenario("restore, crash", restorable(CRASH), _DONE),
+        Scenario("restore, rollback", restorable(ROLLBACK), _ANY_END),
+        Scenario("restore, bypass", restorable(BYPASS), _DONE_OR_LIFTED),
     )
 }
 # They take minutes.
