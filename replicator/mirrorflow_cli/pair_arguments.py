@@ -42,17 +42,19 @@ def switchover_settings(arguments: argparse.Namespace, loaded: LoadedPair, to: s
         forward_groups = checkpoint_settings(valid_plan(forward, layout))
     except FailedError:
         forward_groups = None  # the checkpoint connector is disabled
-    probe, defaults = spec.members[source].probe, SwitchoverLimits()
+    back = loaded.flows[to]
+    probe, target_probe, defaults = spec.members[source].probe, spec.members[to].probe, SwitchoverLimits()
     return SwitchoverSettings(
         pair=loaded.pair.metadata.name,
         forward=_source_settings(forward, layout),
         forward_groups=forward_groups,
-        back=_source_settings(loaded.flows[to], layout),
+        back=_source_settings(back, layout),
         fence=FenceKind(spec.fence.method.value),
         except_principals=spec.fence.except_principals,
         fence_hook=_hook(spec.fence.hook),
         endpoint_hook=None if spec.endpoint is None else _hook(spec.endpoint.hook),
         probe=None if probe is None else _probe(forward, probe, layout),
+        target_probe=None if target_probe is None else _probe(back, target_probe, layout),
         max_lag_ms=spec.readiness.max_lag_seconds * 1000,
         limits=replace(defaults, refused_ms=spec.deadline_seconds * 1000),
     )

@@ -19,9 +19,19 @@ _SHOWN: Final = frozenset(
     {
         "switchover", "pair", "type", "from", "to", "state", "reason", "sentence", "created", "user", "runner", "attempts",
         "limitSeconds", "writesRefusedSince", "writesRefusedSeconds", "states", "seal", "canary", "groups", "notes", "checks",
-        "verification",
+        "verification", "canaryApplication",
     }
 )  # fmt: skip
+# What each step of the canary application is, for a reader who has not read the documentation.
+CANARY_STEPS: Final = {
+    "copied": "The first record was on the other cluster after",
+    "refused": "A write was refused after the fence was requested, within",
+    "read": "The group had read and committed everything, and had left, after",
+    "offsetMoved": "Its offset was on the other cluster after",
+    "accepted": "A write was accepted after the rollback had begun, within",
+    "continued": "The group had read that record on the other cluster after",
+    "notWritten": "In all, no write was accepted for",
+}
 _REFUSED: Final = frozenset(
     state.value for state in (*FENCED, SwitchoverState.PROMOTING, SwitchoverState.ROLLING_BACK)
 )
@@ -45,7 +55,8 @@ def switchover_page(report: Mapping[str, Any], *, written: datetime) -> str:
             "bars": _bars(report["states"]),
             "bar_width": BAR_WIDTH,
             "refused_states": _REFUSED,
-            "is_good": report["state"] in _GOOD,
+            "is_good": report["state"] in _GOOD and _has_passed(report),
+            "canary_steps": CANARY_STEPS,
             "further": {
                 name: json.dumps(value, indent=2, ensure_ascii=False)
                 for name, value in report.items()
@@ -55,6 +66,11 @@ def switchover_page(report: Mapping[str, Any], *, written: datetime) -> str:
             "written": written.astimezone(UTC).isoformat(timespec="seconds"),
         }
     )
+
+
+def _has_passed(report: Mapping[str, Any]) -> bool:
+    canary = report.get("canaryApplication")
+    return canary is None or bool(canary["passed"])
 
 
 def _bars(states: list[Mapping[str, Any]]) -> list[tuple[str, float, float]]:

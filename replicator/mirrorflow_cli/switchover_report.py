@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from mirrorflow_core.switchover.canary import CanaryResult, CanaryStep
 from mirrorflow_core.switchover.observation import ReadinessCheck, SealVerification
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.seal import Seal
@@ -111,6 +112,45 @@ def report_of(
         for group in groups
     ]
     return report | ({"groups": listed} if listed else {}) | ({"notes": [*notes]} if notes else {})
+
+
+def canary_report(result: CanaryResult | None) -> dict[str, Any]:
+    """Returns the part of a report about the application of a rehearsal; {} without one."""
+    if result is None:
+        return {}
+    steps = {
+        step.value: None if seconds is None else round(seconds, 3)
+        for step, seconds in result.timeline.seconds.items()
+    }
+    return {
+        "canaryApplication": {
+            "passed": not result.problem,
+            "sentence": canary_sentence(result),
+            "topic": result.topic,
+            "group": result.group,
+            "client": result.client,
+            "recordsAcknowledged": result.acknowledged_records,
+            "recordsRead": result.read_records,
+            "writesRefused": result.refused_writes,
+            "refusedWith": result.refused_with,
+            "sourceOffset": result.source_offset,
+            "targetOffset": result.target_offset,
+            "recordsReadAgain": result.read_again,
+            "recordsSkipped": result.skipped,
+            "seconds": steps,
+        }
+    }
+
+
+def canary_sentence(result: CanaryResult) -> str:
+    """Returns what the application of a rehearsal saw, as a sentence for its user."""
+    if result.problem:
+        return result.problem
+    paused_s = result.timeline.seconds[CanaryStep.NOT_WRITTEN]
+    paused = "" if paused_s is None else f" Its producer could not write for {paused_s:.1f} s."
+    return (
+        f"Canary group {result.group} has read 0 records again on the other cluster, and skipped 0.{paused}"
+    )
 
 
 def evidence_of(

@@ -22,6 +22,8 @@ from mirrorflow_cli.pair_arguments import pair_from, switchover_settings
 from mirrorflow_cli.switchover_progress import fence_text, refresh_local_switchover, shown_session
 from mirrorflow_cli.switchover_report import (
     StepDisplay,
+    canary_report,
+    canary_sentence,
     continues_alone,
     report_of,
     sentence_of,
@@ -32,8 +34,16 @@ from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.switchover import guards
 from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.record import SwitchoverRecord
+from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, SwitchoverType
 from mirrorflow_operator.api.mirror_pair import LoadedPair
+from mirrorflow_replicator.switchover.canary_application import (
+    CanaryApplication,
+    canary_application,
+    copy_limit_s,
+    create_canary_topic,
+    why_not_selected,
+)
 from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings
 from mirrorflow_replicator.switchover.session import SwitchoverSession, readable_journal
 from mirrorflow_replicator.switchover.source_rollback import source_rollback
@@ -47,8 +57,11 @@ from mirrorflow_replicator.switchover.unplanned_session import (
 
 STATUS, ROLLBACK = "status", "rollback"
 _COMPLETED = frozenset({SwitchoverState.DONE, SwitchoverState.REHEARSED, SwitchoverState.DEGRADED})
-_REQUEST_OPTIONS = ("to", "rehearse", "live_groups", "unplanned", "restore", "accept_loss", "progress")
+_REQUEST_OPTIONS = (
+    "to", "rehearse", "live_groups", "unplanned", "restore", "accept_loss", "progress", "canary_topic", "canary_group",
+)  # fmt: skip
 _FOR_ROLLBACK = "--accept-two-active"
+CANARY_PACKAGE = "confluent-kafka"
 _FENCE_SENTENCES: Mapping[FenceState | None, str] = {
     FenceState.COMPLETE: "A fence keeps applications from writing to {}.",
     FenceState.PARTIAL: "A part of the fence of {} is there: applications may write to some of its topics.",
@@ -99,6 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="planned, back to the member that an unplanned switchover has left and `mirrorflow diverged` has reconciled; refused otherwise",
     )
     _add_risk_arguments(parser)
+    _add_canary_arguments(parser)
     parser.add_argument(
         "--progress",
         metavar="URL",
@@ -130,6 +144,20 @@ def _add_risk_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_canary_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--canary-topic",
+        metavar="TOPIC",
+        help="for --rehearse: write this topic with confluent-kafka meanwhile, and measure what an application sees; the flow must copy it. It "
+        "is created with one partition if it does not exist",
+    )
+    parser.add_argument(
+        "--canary-group",
+        metavar="GROUP",
+        help="group that reads the canary topic, first on the active member, then on the other one; it must follow (default: TOPIC)",
+    )
+
+
 def execute(arguments: argparse.Namespace) -> int:
     """Runs the action; returns 1 for a switchover that was refused or rolled back."""
     check_report_files(arguments.report_files)
@@ -155,6 +183,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if not only_shows:
         _refuse_objects_of_kubernetes(loaded)
     settings = switchover_settings(arguments, loaded, arguments.to)
+    if arguments.canary_topic is not None:
+        return asyncio.run(_rehearse_with_canary(arguments, settings))
     return asyncio.run((_switch_unplanned if arguments.unplanned else _switch)(arguments, settings))
 
 
@@ -162,6 +192,14 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
     if arguments.restore and (arguments.rehearse or arguments.unplanned):
         other = "--unplanned" if arguments.unplanned else "--rehearse"
         raise UsageError(f"--restore is a planned switchover; remove --restore or {other}.")
+    for option, value in (
+        ("--canary-topic", arguments.canary_topic),
+        ("--canary-group", arguments.canary_group),
+    ):
+        if value is not None and not arguments.rehearse:
+            raise UsageError(f"{option} is for a rehearsal; add --rehearse, or remove {option}.")
+    if arguments.canary_group is not None and arguments.canary_topic is None:
+        raise UsageError("--canary-group reads a canary topic; add --canary-topic.")
     if not arguments.unplanned:
         for option, is_given in (
             ("--accept-loss", arguments.accept_loss),
@@ -189,6 +227,28 @@ def _refuse_objects_of_kubernetes(loaded: LoadedPair) -> None:
     )
 
 
+async def _rehearse_with_canary(arguments: argparse.Namespace, settings: SwitchoverSettings) -> int:
+    """Rehearses beside an application. Nothing is fenced before that reads and writes, and its topic is copied."""
+    topic, group = arguments.canary_topic, arguments.canary_group or arguments.canary_topic
+    if problem := why_not_selected(settings, topic, group):
+        raise UsageError(f"--canary-topic: {problem}.")
+    try:
+        canary = canary_application(settings, topic=topic, group=group)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"--canary-topic: the Python package {CANARY_PACKAGE} is not installed; in MirrorFlow's folder: pip install '.[cli,rehearsal]'."
+        ) from error
+    await create_canary_topic(settings, topic)
+    limit_s = copy_limit_s(settings)
+    canary.start()
+    try:
+        print(f"Waits until the flow copies {topic}; at most {limit_s:.0f} s.", file=sys.stderr, flush=True)
+        await asyncio.to_thread(canary.wait_until_copied, limit_s)
+        return await _switch_with_both(arguments, settings, canary)
+    finally:
+        await asyncio.to_thread(canary.stop)
+
+
 async def _switch(arguments: argparse.Namespace, settings: SwitchoverSettings) -> int:
     try:
         return await _switch_with_both(arguments, settings)
@@ -200,21 +260,32 @@ async def _switch(arguments: argparse.Namespace, settings: SwitchoverSettings) -
         return status
 
 
-async def _switch_with_both(arguments: argparse.Namespace, settings: SwitchoverSettings) -> int:
+async def _switch_with_both(
+    arguments: argparse.Namespace, settings: SwitchoverSettings, canary: CanaryApplication | None = None
+) -> int:
     display = StepDisplay()
+
+    def show(step: SwitchoverStep, problem: str) -> None:
+        if canary is not None:
+            canary.note(step.record.state)
+        display.show(step, problem)
+
     planned = SwitchoverType.RESTORE if arguments.restore else SwitchoverType.PLANNED
     kind = SwitchoverType.REHEARSAL if arguments.rehearse else planned
-    async with shown_session(arguments, settings, on_step=display.show) as session:
+    async with shown_session(arguments, settings, on_step=show) as session:
         record = _unfinished(session, settings, kind) or _request(arguments, settings, kind)
         with rolling_back_at_signals(session, display) as signals:
             last = await session.runner.run(record)
+    result = None if canary is None else await asyncio.to_thread(canary.finish, last.state)
     late = ["The signal came after promoting, so the switchover was completed."] if signals else []
     is_completed = last.state is SwitchoverState.DONE
     sentences = [*session.checks.notes, sentence_of(last), *(late if is_completed else [])]
-    _finish(arguments, session_report(last, session), sentences)
+    sentences += [] if result is None else [canary_sentence(result)]
+    _finish(arguments, session_report(last, session) | canary_report(result), sentences)
     if signals and last.state not in _COMPLETED:
         return EXIT_SIGNAL_BASE + signals[0]
-    return EXIT_DONE if last.state in _COMPLETED else EXIT_FAILED
+    has_failed = last.state not in _COMPLETED or (result is not None and result.problem)
+    return EXIT_FAILED if has_failed else EXIT_DONE
 
 
 async def _complete_alone(

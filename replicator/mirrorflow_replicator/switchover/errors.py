@@ -8,6 +8,7 @@ MirrorFlowError
     ├── RollbackOvertakenError  the switchover to roll back has gone on meanwhile
     ├── HookFailedError         a hook has not done its action
     ├── EndpointFailedError     the object that leads clients cannot be switched
+    ├── CanaryFailedError       the application of a rehearsal cannot run
     ├── TailTakenError          another process writes the diverged tail
     └── TailNotKeptError        the diverged tail cannot be kept as it was asked for
 """
@@ -94,6 +95,15 @@ class EndpointFailedError(SwitchoverError):
 
     def __init__(self, *, endpoint: str, problem: str, action: str) -> None:
         super().__init__(f"{endpoint} cannot be switched: {problem}; {action}.")
+
+
+class CanaryFailedError(SwitchoverError):
+    """The application of a rehearsal cannot run, or does not continue; *problem* says why."""
+
+    reason = "CanaryFailed"
+
+    def __init__(self, *, problem: str) -> None:
+        super().__init__(f"The canary of the rehearsal has failed: {problem}.")
 
 
 class TailTakenError(SwitchoverError):

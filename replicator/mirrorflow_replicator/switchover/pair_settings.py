@@ -55,6 +55,7 @@ class SwitchoverSettings:
     endpoint_hook: HookSettings | None = None
     endpoint_object: EndpointObject | None = None
     probe: ClientSettings | None = None  # writes the canary topic of the source; None: as the flow back
+    target_probe: ClientSettings | None = None  # reads on the target as an application, in a rehearsal
     max_lag_ms: int = 5_000
     limits: SwitchoverLimits
 

@@ -54,10 +54,16 @@ class Pair:
     name: str = field(default_factory=lambda: f"pair-{uuid.uuid4().hex[:8]}")
     partitions: int = 1
     has_slow_hook: bool = False  # the endpoint hook waits for the file `go`
+    has_canary: bool = (
+        False  # the flow copies the topic `canary`, which does not exist yet, and its group follows
+    )
+    readiness: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for cluster in self.sides.values():
             cluster.allow("ALL", "TOPIC", self.topic, user="app")
+            if self.has_canary:
+                cluster.allow("ALL", "TOPIC", self.canary, user="app")
         self.sides["east"].create_topic(self.topic, partitions=self.partitions)
         for user in USERS:
             secret = self.folder / user.name
@@ -77,6 +83,15 @@ class Pair:
     @property
     def group(self) -> str:
         return f"{self.name}-billing"
+
+    @property
+    def canary(self) -> str:
+        """The topic and the group of a rehearsal's application."""
+        return f"{self.name}-canary"
+
+    @property
+    def _canaries(self) -> list[str]:
+        return [self.canary] if self.has_canary else []
 
     @property
     def endpoint(self) -> Path:
@@ -128,7 +143,8 @@ class Pair:
                     "west": {"flow": "west-to-east", "probe": probe},
                 },
                 "fence": {"method": "DenyAcl", "exceptPrincipals": ["User:mirror"]},
-                "groups": {"include": [self.group]},
+                "groups": {"include": [self.group, *self._canaries]},
+                **({"readiness": self.readiness} if self.readiness else {}),
                 "endpoint": {"hook": {"command": hook}},
                 "deadlineSeconds": 60,
             },
@@ -142,9 +158,17 @@ class Pair:
             "spec": {
                 "source": self._cluster(source),
                 "target": self._cluster(target),
-                "topics": {"include": [self.topic], "naming": {"policy": "Identity"}},
-                "groups": {"include": [self.group]},
-                "connectors": {"source": {"config": {"offset.flush.interval.ms": "500"}}},
+                "topics": {"include": [self.topic, *self._canaries], "naming": {"policy": "Identity"}},
+                "groups": {"include": [self.group, *self._canaries]},
+                "connectors": {
+                    "source": {
+                        "config": {
+                            "offset.flush.interval.ms": "500",
+                            # As often as a test that creates a topic needs it; otherwise the default.
+                            **({"refresh.topics.interval.seconds": "2"} if self.has_canary else {}),
+                        }
+                    }
+                },
             },
         }
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +77,26 @@ def test_a_rollback_without_its_target_names_the_risk_and_is_refused_where_that_
     assert sentence in capsys.readouterr().err
 
 
+def test_a_canary_without_its_package_names_what_to_install(
+    pair: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    monkeypatch.setattr(switchover, "why_not_selected", lambda *_: "")
+    probe = "{type: Plain, username: {value: app}, password: {secretName: app, key: password}}"
+    text = pair.read_text()
+    for member in ("east: {flow: east-to-west", "west: {flow: west-to-east"):
+        text = text.replace(member, f"{member}, probe: {probe}")
+    pair.write_text(text)
+    (pair.parent / "app").mkdir()
+    (pair.parent / "app" / "password").write_text("secret")
+    arguments = ["switchover", "-f", str(pair), "--secrets", str(pair.parent), "--to", "west", "--rehearse"]
+
+    assert EXIT_USAGE == main([*arguments, "--canary-topic", "canary"])
+
+    needed = "--canary-topic: the Python package confluent-kafka is not installed; in MirrorFlow's folder: pip install '.[cli,rehearsal]'."
+    assert needed in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("options", [(), ("--unplanned", "--accept-loss")], ids=["planned", "unplanned"])
 def test_an_endpoint_that_only_a_job_can_switch_is_refused(
     pair: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
@@ -94,6 +115,18 @@ def test_an_endpoint_that_only_a_job_can_switch_is_refused(
     ("arguments", "sentence"),
     [
         (["--to", "west", "--accept-two-active"], "--accept-two-active is for rollback alone; remove it."),
+        (
+            ["--to", "west", "--canary-topic", "canary"],
+            "--canary-topic is for a rehearsal; add --rehearse, or remove --canary-topic.",
+        ),
+        (
+            ["--to", "west", "--rehearse", "--canary-group", "canary"],
+            "--canary-group reads a canary topic; add --canary-topic.",
+        ),
+        (
+            ["--to", "west", "--rehearse", "--canary-topic", "canary"],
+            "--canary-topic: flow east-to-west does not copy topic canary; name one that spec.topics of both flows selects.",
+        ),
         (["--to", "north"], "--to: north is not a member of east-west; write east or west."),
         ([], "--to: it is missing; write east or west."),
         (
@@ -137,6 +170,9 @@ def test_an_endpoint_that_only_a_job_can_switch_is_refused(
     ],
     ids=[
         "rolled-back-switchover",
+        "canary-of-a-planned-one",
+        "canary-group-without-a-topic",
+        "canary-topic-that-is-not-copied",
         "no-member",
         "no-target",
         "status-to",

@@ -11,8 +11,9 @@ import pytest
 
 from mirrorflow_cli.errors import FailedError, UsageError
 from mirrorflow_cli.switchover_page import switchover_page
-from mirrorflow_cli.switchover_report import evidence_of, report_of
+from mirrorflow_cli.switchover_report import canary_report, evidence_of, report_of
 from mirrorflow_cli.switchover_report_files import check_report_files, write_report_files
+from mirrorflow_core.switchover.canary import CanaryResult, CanaryTimeline
 from mirrorflow_core.switchover.observation import ReadinessCheck, SealVerification
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.seal import PartitionSeal, Seal
@@ -103,6 +104,38 @@ def test_the_page_begins_with_the_outcome_and_has_each_field_of_the_report():
         "orders-3: it has members", "A note on orders.", "0.030 s", "passed", "failed", "2026-11-29 12:00:00.000 UTC",
     ):  # fmt: skip
         assert part in text, part
+
+
+@pytest.mark.parametrize(("again", "word"), [(0, "Passed."), (3, "Failed.")])
+def test_the_page_shows_what_the_canary_application_saw(again: int, word: str):
+    seen = CanaryResult(
+        topic="orders.canary",
+        group="canary",
+        client="confluent-kafka 2.16.1",
+        timeline=CanaryTimeline(last_acknowledged=1.0, accepted=2.25),
+        acknowledged_records=100,
+        refused_writes=30,
+        refused_with="TOPIC_AUTHORIZATION_FAILED",
+        read_records=90,
+        source_offset=90,
+        target_offset=91,
+        read_again=again,
+        skipped=0,
+        problem="It has read 3 records again." if again else "",
+    )
+
+    page = " ".join(
+        PageOutline(switchover_page(report() | canary_report(seen), written=WRITTEN)).text.split()
+    )
+
+    for part in (
+        word,
+        "orders.canary",
+        "confluent-kafka 2.16.1",
+        "30 (TOPIC_AUTHORIZATION_FAILED)",
+        "1.250 s",
+    ):
+        assert part in page, part
 
 
 @pytest.mark.parametrize("name", [MARKUP, "a' onmouseover='x", "{{ 7 * 7 }}", "</style><script>"])
