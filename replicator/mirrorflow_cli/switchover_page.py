@@ -19,7 +19,7 @@ _SHOWN: Final = frozenset(
     {
         "switchover", "pair", "type", "from", "to", "state", "reason", "sentence", "created", "user", "runner", "attempts",
         "limitSeconds", "writesRefusedSince", "writesRefusedSeconds", "states", "seal", "canary", "groups", "notes", "checks",
-        "verification", "canaryApplication",
+        "verification", "canaryApplication", "recordsReadAgain",
     }
 )  # fmt: skip
 # What each step of the canary application is, for a reader who has not read the documentation.

@@ -102,6 +102,7 @@ def report_of(
             "refusedAfterSeconds": round(canary.refused_after_s, 3),
             "acceptedAfterSeconds": round(canary.accepted_after_s, 3),
         }
+    moved = [*groups]
     listed = [
         {
             "group": group.group,
@@ -109,9 +110,18 @@ def report_of(
             "recordsReadAgain": group.repeats_max,
             **({"why": group.why} if group.why else {}),
         }
-        for group in groups
+        for group in moved
     ]
+    if listed:
+        report["recordsReadAgain"] = records_read_again(moved)
     return report | ({"groups": listed} if listed else {}) | ({"notes": [*notes]} if notes else {})
+
+
+def records_read_again(groups: Iterable[FinalGroup]) -> int | None:
+    """Returns how many records *groups* read again on the other cluster, at most; None if that is not known of one of them."""
+    counts = [group.repeats_max for group in groups]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def canary_report(result: CanaryResult | None) -> dict[str, Any]:

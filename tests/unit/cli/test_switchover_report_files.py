@@ -106,6 +106,19 @@ def test_the_page_begins_with_the_outcome_and_has_each_field_of_the_report():
         assert part in text, part
 
 
+@pytest.mark.parametrize(
+    ("counts", "total"), [((0, 42), 42), ((0, None), None)], ids=["known", "unknown of one group"]
+)
+def test_the_report_has_the_records_that_all_groups_read_again(
+    counts: tuple[int | None, ...], total: int | None
+):
+    groups = [
+        FinalGroup(group=f"group-{count}", outcome=GroupOutcome.BOUND, repeats_max=count) for count in counts
+    ]
+
+    assert total == report(groups=groups)["recordsReadAgain"]
+
+
 @pytest.mark.parametrize(("again", "word"), [(0, "Passed."), (3, "Failed.")])
 def test_the_page_shows_what_the_canary_application_saw(again: int, word: str):
     seen = CanaryResult(
