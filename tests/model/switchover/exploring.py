@@ -287,8 +287,8 @@ def _is_over(world: World) -> bool:
 
 def _has_succeeded(world: World) -> bool:
     """Returns whether the user has what was asked for, or has only to ask again, or cannot have it in this world."""
-    is_in_vain = world.has_failed_check or world.asks_in_vain or world.hangs
-    if is_in_vain or world.is_target_lost or world.is_source_lost:
+    cannot_succeed = world.has_failed_check or world.has_refused_request or world.hangs
+    if cannot_succeed or world.is_target_lost or world.is_source_lost:
         return True
     last = newest_record(all_records(world))
     if last is None or last.to != world.target_name:

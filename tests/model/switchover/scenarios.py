@@ -244,10 +244,12 @@ SCENARIOS: Final = {
             World((PLANNED, UNPLANNED_SECOND), (SOURCE_DOWN,), is_source_lost=True, **NOTHING_TO_COPY),
             _DEGRADED_OR_DONE,
         ),
-        Scenario("restore without a move", World((RESTORE,), asks_in_vain=True, **NOTHING_TO_COPY), set()),
+        Scenario(
+            "restore without a move", World((RESTORE,), has_refused_request=True, **NOTHING_TO_COPY), set()
+        ),
         Scenario(
             "restore after a planned move",
-            World((PLANNED,), to_return=(RESTORE_BACK,), asks_in_vain=True, **NOTHING_TO_COPY),
+            World((PLANNED,), to_return=(RESTORE_BACK,), has_refused_request=True, **NOTHING_TO_COPY),
             _DONE,
         ),
         Scenario("restore", restorable(), _DONE),

@@ -131,7 +131,7 @@ class World(NamedTuple):
     reverse: Reverse = Reverse()
     is_canary_tried: bool = False
     has_failed_check: bool = False
-    asks_in_vain: bool = False  # a switchover has to be refused before it begins
+    has_refused_request: bool = False  # a switchover has to be refused before it begins
     is_quiet: bool = False  # the ends have been unchanged for long enough
     is_enforced: bool = False  # each leader knows the fence that the controller lists
     limits_passed: int = 0  # how often more time has passed than any limit allows
