@@ -24,6 +24,7 @@ pytest.importorskip("pyspark")
 
 Names = Callable[[], str]
 KILLS = 20
+HELD_EVERY = 4
 # Spark gives a Python process ten seconds to start, which is not enough on a busy machine: a stream is started again.
 STARTS_MAX = 10
 NOT_STARTED = "Python worker failed to connect back"
@@ -45,6 +46,46 @@ with spark_session(job_of({"master": "local[2]"}), "stream", light=False) as spa
     query = (
         table.writeStream.format("parquet").option("path", folder + "/table")
         .option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True).start()
+    )
+    query.awaitTermination()
+"""
+
+# Reads a topic as a stream into a table of Iceberg, as docs/spark-table.md shows. PyIceberg appends a batch unless the table
+# has its number already. Where the file "hold" exists, the stream waits between the commits of Iceberg and of Spark.
+ICEBERG_STREAM = """
+import sys
+import time
+from pathlib import Path
+from pyiceberg.catalog.sql import SqlCatalog
+from mirrorflow_seed.settings import job_of
+from mirrorflow_seed.spark_session import spark_session
+from mirrorflow_seed.tables.topic_table import register
+
+bootstrap, topic, folder = sys.argv[1:]
+catalog = SqlCatalog("lake", uri=f"sqlite:///{folder}/lake.db", warehouse=f"file://{folder}/table")
+catalog.create_namespace_if_not_exists("lake")
+
+def append(batch, number):
+    rows = batch.select("partition", "offset", "value").toArrow()
+    table = catalog.create_table_if_not_exists("lake.records", schema=rows.schema)
+    newest = table.current_snapshot()
+    if newest is None or number > int(newest.summary["batch"]):
+        table.append(rows, snapshot_properties={"batch": str(number)})
+    else:
+        Path(folder, f"repeated-{number}").touch()
+    if Path(folder, "hold").exists():
+        Path(folder, "held").touch()
+        time.sleep(600)
+
+with spark_session(job_of({"master": "local[2]"}), "stream", light=False) as spark:
+    register(spark)
+    table = (
+        spark.readStream.format("mirrorflow").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+        .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "500").load()
+    )
+    query = (
+        table.writeStream.foreachBatch(append).option("checkpointLocation", folder + "/checkpoint")
+        .trigger(availableNow=True).start()
     )
     query.awaitTermination()
 """
@@ -221,29 +262,72 @@ def test_a_stream_that_is_killed_repeatedly_writes_each_record_once(
 ) -> None:
     """kill -9 at random moments, of the driver with its JVM, while records arrive."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
-    chance = random.Random(20)
     (tmp_path / "stream.py").write_text(STREAM)
+
+    kill_and_finish(flow.source, topic, tmp_path)
+
+    assert written(spark, tmp_path) == offsets_of(flow.source, topic)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(2_400)
+def test_a_stream_into_iceberg_that_is_killed_repeatedly_writes_each_record_once(
+    flow: Flow, unique_topic: Names, tmp_path: Path
+) -> None:
+    """Each fourth kill is after the commit of Iceberg and before that of Spark, which then repeats the batch."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    topic = flow.source.create_topic(unique_topic(), partitions=2)
+    (tmp_path / "stream.py").write_text(ICEBERG_STREAM)
+    (tmp_path / "table").mkdir()
+
+    kill_and_finish(flow.source, topic, tmp_path, held_every=HELD_EVERY)
+
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/table")
+    try:
+        rows = catalog.load_table("lake.records").scan().to_arrow().to_pylist()
+    finally:
+        catalog.engine.dispose()
+    assert sorted((row["partition"], row["offset"]) for row in rows) == offsets_of(flow.source, topic)
+    assert len(list(tmp_path.glob("repeated-*"))) >= KILLS // HELD_EVERY
+
+
+def kill_and_finish(
+    cluster: KafkaCluster, topic: str, folder: Path, *, held_every: int | None = None
+) -> None:
+    """Starts `stream.py` of *folder* and kills it, KILLS times, while records arrive; then runs it to its end.
+
+    Each *held_every*-th kill is while the stream waits between two commits.
+    """
+    chance = random.Random(20)
+    hold, held = folder / "hold", folder / "held"
     for number in range(KILLS):
-        load(flow.source, topic, 2_000, size_bytes=100)
-        process = start_stream(flow.source, topic, tmp_path, number)
-        before = commits(tmp_path)
+        load(cluster, topic, 2_000, size_bytes=100)
+        is_held = held_every is not None and number % held_every == 0
+        if is_held:
+            hold.touch()
+        process = start_stream(cluster, topic, folder, number)
+        before = commits(folder)
         try:
-            # The kill is a random time after the stream has started to write; JVM starts take most of a run.
-            wait_until(
-                "the stream writes a batch, or ends",
-                partial(has_committed, tmp_path, before, process),
-            )
-            time.sleep(chance.uniform(0, 1.5))
+            if is_held:
+                wait_until("the stream waits between two commits", held.exists)
+            else:
+                # The kill is a random time after the stream has started to write; JVM starts take most of a run.
+                wait_until(
+                    "the stream writes a batch, or ends",
+                    partial(has_committed, folder, before, process),
+                )
+                time.sleep(chance.uniform(0, 1.5))
         finally:
             process.kill()
+            hold.unlink(missing_ok=True)
+            held.unlink(missing_ok=True)
     for number in range(KILLS, KILLS + STARTS_MAX):
-        last = start_stream(flow.source, topic, tmp_path, number)
+        last = start_stream(cluster, topic, folder, number)
         wait_until("the stream ends", partial(has_ended, last))
         if last.process.returncode == 0 or NOT_STARTED not in last.tail():
             break
     assert last.process.returncode == 0, last.tail()
-
-    assert written(spark, tmp_path) == offsets_of(flow.source, topic)
 
 
 def start_stream(cluster: KafkaCluster, topic: str, folder: Path, number: int) -> Child:
