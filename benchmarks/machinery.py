@@ -36,15 +36,16 @@ from mirrorflow_seed.settings import JobSettings, job_of
 from mirrorflow_seed.spark_session import spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks
 from mirrorflow_seed.storage_folder import StorageFolder
+from mirrorflow_seed.verify.compared_sides import CompareSettings, cluster_sides
 from mirrorflow_seed.verify.comparison_tasks import KeySides, SparkComparison
 from mirrorflow_seed.verify.offset_windows import (
     WINDOW_OFFSETS,
     VerifyPlanSettings,
     VerifyRange,
+    VerifyRangeResult,
     WindowOutcome,
     WindowResult,
 )
-from mirrorflow_seed.verify.range_comparison import CompareSettings, VerifyRangeResult, cluster_sides
 from mirrorflow_seed.verify.result_folder import ResultFolder
 from mirrorflow_seed.verify.verification_result import VerificationResult
 from mirrorflow_seed.verify.verify_progress import VerifyProgress

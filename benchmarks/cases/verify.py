@@ -94,9 +94,9 @@ def _compared(
 ) -> None:
     """Measures one run without its output; planning has its own column."""
     from mirrorflow_seed.spark_tasks import SparkTasks  # noqa: PLC0415
+    from mirrorflow_seed.verify.compared_sides import CompareSettings  # noqa: PLC0415
     from mirrorflow_seed.verify.comparison_tasks import compare_on_spark  # noqa: PLC0415
     from mirrorflow_seed.verify.planning_tasks import plan_verification  # noqa: PLC0415
-    from mirrorflow_seed.verify.range_comparison import CompareSettings  # noqa: PLC0415
     from mirrorflow_seed.verify.verify_progress import VerifyProgress  # noqa: PLC0415
 
     try:
@@ -162,7 +162,7 @@ class _Reading:
 
 
 async def _read(files: FlowFiles, verify_range: VerifyRange) -> int:
-    from mirrorflow_seed.verify.range_comparison import connect_clusters, range_readers  # noqa: PLC0415
+    from mirrorflow_seed.verify.compared_sides import connect_clusters, range_readers  # noqa: PLC0415
 
     settings = files.load()
     async with connect_clusters(settings) as sides, range_readers(sides, settings, verify_range) as readers:

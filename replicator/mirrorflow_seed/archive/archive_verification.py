@@ -34,9 +34,10 @@ from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive
 from mirrorflow_seed.spark_tasks import SparkTasks, share_files
 from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify import comparison_tasks, planning_tasks, verify_driver
-from mirrorflow_seed.verify.offset_windows import VerifyPlanSettings, VerifyRange
+from mirrorflow_seed.verify.compared_sides import CompareSettings
+from mirrorflow_seed.verify.offset_windows import VerifyPlanSettings, VerifyRange, VerifyRangeResult
 from mirrorflow_seed.verify.partition_planner import PartitionLayout, VerifyPlan
-from mirrorflow_seed.verify.range_comparison import CompareSettings, VerifyRangeResult, compare_range
+from mirrorflow_seed.verify.range_comparison import compare_range
 from mirrorflow_seed.verify.result_folder import ResultFolder
 from mirrorflow_seed.verify.verification_result import VerificationResult
 from mirrorflow_seed.verify.verify_plan import (
@@ -242,7 +243,7 @@ async def _compare(
 async def _archive_sides(
     settings: SourceSettings, ranges: Sequence[VerifyRange], *, point: ArchivePoint
 ) -> AsyncIterator[Mapping[str, Cluster]]:
-    """Yields the archive and the target, for each of *ranges* (`range_comparison.OpenSides`)."""
+    """Yields the archive and the target, for each of *ranges* (`compared_sides.OpenSides`)."""
     folder, manifest = point.read()
     for verify_range in ranges:
         async with _open(_task(manifest, verify_range), settings, folder) as sides:

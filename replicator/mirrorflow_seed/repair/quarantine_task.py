@@ -27,7 +27,7 @@ from mirrorflow_seed.errors import JobFailedError
 from mirrorflow_seed.repair.quarantine_writer import QuarantineWriter, repair_id
 from mirrorflow_seed.repair.repair_plan import DifferenceCursor, PartitionRepair, marked, ranges_to_read
 from mirrorflow_seed.settings import FlowFiles
-from mirrorflow_seed.verify.range_comparison import CompareSettings
+from mirrorflow_seed.verify.compared_sides import CompareSettings
 from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, OffsetRange, OffsetRangeReader
 
 # Of keys, values and headers in one transaction; it bounds what a kill repeats.

@@ -49,11 +49,11 @@ from mirrorflow_seed.repair.repair_plan import (
 from mirrorflow_seed.settings import CONFIRMED_KEY, REPAIR_KEY, FlowFiles, JobSettings, flag_of
 from mirrorflow_seed.spark_session import job_error, spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files
+from mirrorflow_seed.verify.compared_sides import connect_clusters
 from mirrorflow_seed.verify.comparison_tasks import compare_on_spark, compare_settings_of
 from mirrorflow_seed.verify.offset_windows import WindowResult
 from mirrorflow_seed.verify.partition_planner import PartitionLayout
 from mirrorflow_seed.verify.planning_tasks import PlanningTasks, plan_verification
-from mirrorflow_seed.verify.range_comparison import connect_clusters
 from mirrorflow_seed.verify.result_folder import ResultFolder, name_of_run
 from mirrorflow_seed.verify.verification_result import unpack
 from mirrorflow_seed.verify.verify_driver import StoppedError, raise_on_sigterm, verify_flow

@@ -16,25 +16,20 @@ from mirrorflow_seed.job_status_server import post_message
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of
 from mirrorflow_seed.spark_session import job_error
 from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, watch_job
-from mirrorflow_seed.verify.key_comparison import GROUP as KEY_GROUP
-from mirrorflow_seed.verify.key_comparison import ORDER as KEY_ORDER
-from mirrorflow_seed.verify.key_comparison import SCHEMA as KEY_SCHEMA
-from mirrorflow_seed.verify.key_comparison import (
-    KeyLogPart,
-    compare_key_rows,
-    log_parts,
-    read_key_rows,
-    rows_of,
-    settle_key_classes,
-)
-from mirrorflow_seed.verify.offset_windows import ComparisonMethod, VerifyRange, WindowOutcome
-from mirrorflow_seed.verify.range_comparison import (
-    CompareSettings,
-    OpenSides,
+from mirrorflow_seed.verify.compared_sides import CompareSettings, OpenSides, cluster_sides
+from mirrorflow_seed.verify.key_comparison import compare_key_rows
+from mirrorflow_seed.verify.key_lookup import settle_key_classes
+from mirrorflow_seed.verify.key_rows import GROUP as KEY_GROUP
+from mirrorflow_seed.verify.key_rows import ORDER as KEY_ORDER
+from mirrorflow_seed.verify.key_rows import SCHEMA as KEY_SCHEMA
+from mirrorflow_seed.verify.key_rows import KeyLogPart, log_parts, read_key_rows, rows_of
+from mirrorflow_seed.verify.offset_windows import (
+    ComparisonMethod,
+    VerifyRange,
     VerifyRangeResult,
-    cluster_sides,
-    compare_ranges,
+    WindowOutcome,
 )
+from mirrorflow_seed.verify.range_comparison import compare_ranges
 from mirrorflow_seed.verify.verification_result import VerifyTaskResult, WindowSummary, not_equal_max, pack
 from mirrorflow_seed.verify.verify_progress import OUTCOMES, VerifyProgress
 from mirrorflow_seed.verify.window_table import WindowTable

@@ -196,6 +196,17 @@ class WindowResult:
     difference_runs: tuple[DifferenceRun, ...] = ()  # all differences, if the comparison lists them
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyRangeResult:
+    """The windows of a range and their cost, without payload."""
+
+    windows: tuple[WindowResult, ...]
+    behind: int  # records that the target may not have yet
+    bytes_read: int
+    seconds: float
+    memory_bytes: int  # peak of the process
+
+
 class WindowTally:
     """Counts, sums and differences of a window that is being compared."""
 

@@ -21,7 +21,7 @@ from mirrorflow_seed.errors import EXIT_NOTHING_SELECTED, NothingSelectedError
 from mirrorflow_seed.seed import seed_driver
 from mirrorflow_seed.settings import FlowFiles, job_of
 from mirrorflow_seed.verify import planning_tasks, verify_driver, verify_plan
-from mirrorflow_seed.verify.key_comparison import REWRITTEN
+from mirrorflow_seed.verify.key_lookup import REWRITTEN
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.compaction import COMPACTED, force_compaction
 from tests.harness.kafka.installation import write_properties

@@ -16,22 +16,12 @@ from mirrorflow_core.record_digests import DigestedRecord, RecordDigester
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import ListedOffset
-from mirrorflow_seed.verify import key_comparison
-from mirrorflow_seed.verify.key_comparison import (
-    GROWS_TOO_FAST,
-    LOOKUP_ROUNDS_MAX,
-    REWRITTEN,
-    KeyClassComparison,
-    KeyCombiner,
-    KeyLookup,
-    KeyRow,
-    NewestRecord,
-    compare_key_rows,
-    log_parts,
-    report_rows,
-)
+from mirrorflow_seed.verify import key_lookup
+from mirrorflow_seed.verify.compared_sides import CompareSettings
+from mirrorflow_seed.verify.key_comparison import KeyClassComparison, compare_key_rows
+from mirrorflow_seed.verify.key_lookup import GROWS_TOO_FAST, LOOKUP_ROUNDS_MAX, REWRITTEN, KeyLookup
+from mirrorflow_seed.verify.key_rows import KeyCombiner, KeyRow, NewestRecord, log_parts, report_rows
 from mirrorflow_seed.verify.offset_windows import ComparisonMethod, DifferenceKind, VerifyRange, WindowResult
-from mirrorflow_seed.verify.range_comparison import CompareSettings
 from tests.unit.core.wire.strategies import batch_of
 
 END = 1_000
@@ -290,9 +280,9 @@ def test_a_lookup_ends_with_a_short_round_or_leaves_keys_undecided(
             pass
 
     monkeypatch.setattr(admin, "list_offsets", list_offsets)
-    monkeypatch.setattr(key_comparison, "OffsetRangeReader", EmptyReader)
-    monkeypatch.setattr(key_comparison, "LOOKUP_ROUND_S", round_s)
-    monkeypatch.setattr(key_comparison, "digesters", lambda *_: (RecordDigester("r", 0), None))
+    monkeypatch.setattr(key_lookup, "OffsetRangeReader", EmptyReader)
+    monkeypatch.setattr(key_lookup, "LOOKUP_ROUND_S", round_s)
+    monkeypatch.setattr(key_lookup, "digesters", lambda *_: (RecordDigester("r", 0), None))
     verify_range = VerifyRange(
         topic="t", partition=0, target_topic="e.t", source_from=0, source_to=END, target_from=0, target_to=END
     )

@@ -9,13 +9,9 @@ from hypothesis import strategies as st
 from mirrorflow_core.record_digests import RecordDigester
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import Record
+from mirrorflow_seed.verify.in_order_comparison import InOrderComparison
 from mirrorflow_seed.verify.offset_windows import DifferenceKind, VerifyRange, WindowOutcome, WindowResult
-from mirrorflow_seed.verify.range_comparison import (
-    KEY_TEXT_MAX,
-    InOrderComparison,
-    differing_fields,
-    key_text,
-)
+from mirrorflow_seed.verify.record_details import KEY_TEXT_MAX, differing_fields, key_text
 from tests.unit.core.wire.strategies import RECORDS, batch_of, numbered, with_attributes
 
 WINDOW = 7

@@ -19,6 +19,7 @@ from mirrorflow_core.transforms import TopicTransforms, Transforms
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.error_codes import error_for
 from mirrorflow_seed.verify import partition_planner
+from mirrorflow_seed.verify.in_order_comparison import InOrderComparison
 from mirrorflow_seed.verify.offset_windows import (
     RANGES_MAX,
     VerifyPlanSettings,
@@ -32,7 +33,6 @@ from mirrorflow_seed.verify.partition_planner import (
     PartitionPlanner,
     VerifyPlan,
 )
-from mirrorflow_seed.verify.range_comparison import InOrderComparison
 from mirrorflow_seed.verify.range_reader import OffsetRange
 from mirrorflow_seed.verify.stored_offsets import StoredOffsets
 from mirrorflow_seed.verify.verify_plan import (

@@ -16,11 +16,12 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.transforms import NO_EDITS
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.error_codes import error_for
-from mirrorflow_seed.verify import range_comparison
-from mirrorflow_seed.verify.key_comparison import add_record_details
-from mirrorflow_seed.verify.offset_windows import Difference, VerifyRange
-from mirrorflow_seed.verify.range_comparison import CompareSettings, VerifyRangeResult, compare_range
+from mirrorflow_seed.verify import compared_sides, record_details
+from mirrorflow_seed.verify.compared_sides import CompareSettings
+from mirrorflow_seed.verify.offset_windows import Difference, VerifyRange, VerifyRangeResult
+from mirrorflow_seed.verify.range_comparison import compare_range
 from mirrorflow_seed.verify.range_reader import DeletedMeanwhileError, OffsetRange
+from mirrorflow_seed.verify.record_details import describe_results
 from tests.unit.seed.verify.test_comparison import batches, record
 
 RANGE = VerifyRange(
@@ -32,6 +33,14 @@ RANGE = VerifyRange(
     target_from=0,
     target_to=10,
 )
+
+
+def use_reader(monkeypatch: pytest.MonkeyPatch, reader: type) -> None:
+    """Lets comparisons, and what reads records again, use *reader*, without transforms."""
+    naming = SimpleNamespace(header_edits=lambda _: NO_EDITS)
+    for module in (compared_sides, record_details):
+        monkeypatch.setattr(module, "OffsetRangeReader", reader)
+        monkeypatch.setattr(module, "make_naming", lambda _: naming)
 
 
 def compare_with_failing_reads(monkeypatch: pytest.MonkeyPatch, code: int) -> VerifyRangeResult:
@@ -52,9 +61,7 @@ def compare_with_failing_reads(monkeypatch: pytest.MonkeyPatch, code: int) -> Ve
         async def close(self) -> None:
             pass
 
-    naming = SimpleNamespace(header_edits=lambda _: NO_EDITS)
-    monkeypatch.setattr(range_comparison, "OffsetRangeReader", FailingReader)
-    monkeypatch.setattr(range_comparison, "make_naming", lambda _: naming)
+    use_reader(monkeypatch, FailingReader)
     settings: Any = SimpleNamespace(read_committed=False)
     sides: Any = {"source": None, "target": None}
     return asyncio.run(compare_range(sides, settings, RANGE, CompareSettings(run_id="run")))
@@ -111,9 +118,7 @@ def read_again_except_first(monkeypatch: pytest.MonkeyPatch, error: Exception) -
         async def close(self) -> None:
             pass
 
-    naming = SimpleNamespace(header_edits=lambda _: NO_EDITS)
-    monkeypatch.setattr(range_comparison, "OffsetRangeReader", PartlyFailingReader)
-    monkeypatch.setattr(range_comparison, "make_naming", lambda _: naming)
+    use_reader(monkeypatch, PartlyFailingReader)
 
 
 def details(differences: Sequence[Difference]) -> list[tuple[int, str | None, tuple[str, ...]]]:
@@ -138,9 +143,7 @@ def test_a_record_that_cannot_be_read_again_leaves_the_others_their_details(
         [window] = compared.windows
         plain = [replace(difference, key=None, fields=()) for difference in window.differences]
         classes = replace(compared, windows=(replace(window, differences=tuple(plain)),))
-        [by_class] = await add_record_details(
-            [(RANGE, classes)], lambda: settings, open_sides, keeps_keys=True
-        )
+        [by_class] = await describe_results([(RANGE, classes)], lambda: settings, open_sides, keeps_keys=True)
         return compared, by_class
 
     for result in asyncio.run(compare()):
