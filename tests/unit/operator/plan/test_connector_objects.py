@@ -22,24 +22,13 @@ from mirrorflow_operator.plan.pod_template import WORKER_FILE
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_operator.plan.rollouts import HASH_ANNOTATION, reasons_to_roll
 from mirrorflow_replicator.config.worker_properties import load_distributed
-from tests.harness.goldens import check_golden, text_difference
+from tests.harness.goldens import check_golden, object_differences, yaml_text
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "valid"
 GOLDENS = Path(__file__).parent / "golden"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
 FULL = "smallest"
 IMAGE = "registry.example/mirrorflow-replicator:1.0.0"
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes the files in a ConfigMap line by line, so that a reviewer can read them."""
-
-    def represent_str(self, data: str) -> yaml.ScalarNode:
-        """Writes a text of several lines as a block."""
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
-
-
-_Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def _objects(flow: MirrorFlow) -> list[Object]:
@@ -62,15 +51,17 @@ def _deployments(planned: list[Object]) -> Mapping[str, Object]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_objects_are_those_of_the_golden_file(name: str) -> None:
-    """The same flow gives the same bytes, so that a change shows in the diff."""
-    full, text = (
-        yaml.dump_all(_objects(_example(example)), Dumper=_Dumper, sort_keys=False, width=10_000)
-        for example in (FULL, name)
-    )
+    """The ConfigMaps contain each planned property. A comment contains each note of the plan."""
+    flow = _example(name)
+    planned = plan(flow, POD_LAYOUT)
+    created = objects(flow, planned, image=IMAGE)
+    notes = "".join(f"# {note}\n" for note in planned.notes)
     if name == FULL:
-        check_golden(GOLDENS / f"{name}.objects.yaml", text)
+        check_golden(GOLDENS / f"{name}.objects.yaml", yaml_text(created) + notes)
     else:
-        check_golden(GOLDENS / f"{name}.objects.diff", text_difference(full, text))
+        check_golden(
+            GOLDENS / f"{name}.objects.diff", object_differences(_objects(_example(FULL)), created) + notes
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,7 +1,7 @@
 """The Kubernetes objects of Spark jobs.
 
-The golden files are `golden/everything.jobs.yaml`, and for the other example the difference from it
-(`tests.harness.goldens`).
+The golden file `golden/everything.seed.yaml` is complete. It contains a seed and a scheduled verification. The other
+golden files contain the differences from it (`tests.harness.goldens`).
 """
 
 import json
@@ -29,8 +29,8 @@ from mirrorflow_operator.plan.job_objects import (
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
 from mirrorflow_seed import errors, kubernetes_backend
 from mirrorflow_seed.settings import POD_TEMPLATE_KEY, FlowFiles, job_of, load_job
-from tests.harness.goldens import check_golden, text_difference
-from tests.unit.operator.plan.test_connector_objects import EXAMPLES, GOLDENS, _Dumper
+from tests.harness.goldens import check_golden, object_differences, yaml_text
+from tests.unit.operator.plan.test_connector_objects import EXAMPLES, GOLDENS
 
 DEFAULTS = SparkDefaults(image="registry.example/mirrorflow-seed:1.0.0")
 ALL_RUNS = Runs(seed=True, verify=True, archive=True, restore=True)
@@ -79,19 +79,14 @@ def _templates(planned: list[Object]) -> list[tuple[Object, Object]]:
     ]
 
 
+def test_the_objects_of_a_seed_are_those_of_the_golden_file() -> None:
+    check_golden(GOLDENS / "everything.seed.yaml", yaml_text(_jobs("everything", Runs(seed=True))))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_objects_of_jobs_are_those_of_the_golden_file(name: str) -> None:
-    """The same flow gives the same bytes, so that a change shows in the diff."""
-    dumper = _Dumper
-    dumper.ignore_aliases = lambda *_: True  # type: ignore[method-assign]
-    full, text = (
-        yaml.dump_all(_jobs(example), Dumper=dumper, sort_keys=False, width=10_000)
-        for example in (NAMES[0], name)
-    )
-    if name == NAMES[0]:
-        check_golden(GOLDENS / f"{name}.jobs.yaml", text)
-    else:
-        check_golden(GOLDENS / f"{name}.jobs.diff", text_difference(full, text))
+    full = _jobs("everything", Runs(seed=True))
+    check_golden(GOLDENS / f"{name}.jobs.diff", object_differences(full, _jobs(name)))
 
 
 @pytest.mark.parametrize("name", NAMES)

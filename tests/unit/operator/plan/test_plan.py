@@ -1,7 +1,6 @@
 """The planned properties of each valid example.
 
-The golden files are `golden/smallest.properties`, and for each other example the difference from it
-(`tests.harness.goldens`).
+The golden files of `test_connector_objects` contain them, because each ConfigMap is one connector's properties.
 """
 
 import re
@@ -17,37 +16,13 @@ from mirrorflow_operator.plan.names import topic_selection_of
 from mirrorflow_operator.plan.properties import POD_LAYOUT, Plan, plan
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.worker_properties import load_standalone
-from tests.harness.goldens import check_golden, text_difference
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "valid"
-GOLDENS = Path(__file__).parent / "golden"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
-FULL = "smallest"
 
 
 def _plan(name: str) -> Plan:
     return plan(load_flow((EXAMPLES / f"{name}.yaml").read_text()), POD_LAYOUT)
-
-
-def _text(planned: Plan) -> str:
-    parts = []
-    for connector in planned.connectors:
-        parts.append(f"# {connector.name}: worker\n")
-        parts.append(format_properties(connector.worker_properties))
-        parts.append(f"# {connector.name}: connector\n")
-        parts.append(format_properties(connector.connector_properties))
-    parts.extend(f"# {note}\n" for note in planned.notes)
-    return "".join(parts)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_plan_is_that_of_the_golden_file(name: str) -> None:
-    """The same flow gives the same bytes, so that a change shows in the diff."""
-    text = _text(_plan(name))
-    if name == FULL:
-        check_golden(GOLDENS / f"{name}.properties", text)
-    else:
-        check_golden(GOLDENS / f"{name}.properties.diff", text_difference(_text(_plan(FULL)), text))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -4,12 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from mirrorflow_operator.api.mirror_pair import MirrorPair
 from mirrorflow_operator.api.switchover import Switchover
 from mirrorflow_operator.plan.switchover_objects import FlowOfPair, switchover_objects
-from tests.harness.goldens import check_golden
+from tests.harness.goldens import check_golden, yaml_text
 from tests.unit.operator.pairs import flow, mirror_pair, switchover
 
 GOLDEN = Path(__file__).parent / "golden" / "switchover.objects.yaml"
@@ -49,7 +47,7 @@ def pod(planned: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_the_objects_of_a_switchover_are_those_of_the_golden_file():
-    check_golden(GOLDEN, yaml.safe_dump_all(objects(), sort_keys=False, width=120))
+    check_golden(GOLDEN, yaml_text(objects()))
 
 
 def request(planned: list[dict[str, Any]]) -> dict[str, Any]:
