@@ -3,10 +3,12 @@
 Error codes are Kafka's (Errors.java).
 """
 
+from collections.abc import Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
-from mirrorflow_core.errors import PartitionError, accept_or_skip
+from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError, PartitionError, accept_or_skip
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.codecs import ZSTD
 from mirrorflow_core.wire.error_codes import (
     CONCURRENT_TRANSACTIONS,
@@ -35,15 +37,18 @@ from mirrorflow_core.wire.error_codes import (
     REPLICA_NOT_AVAILABLE,
     REQUEST_TIMED_OUT,
     THROTTLING_QUOTA_EXCEEDED,
+    TOPIC_AUTHORIZATION_FAILED,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     UNKNOWN_LEADER_EPOCH,
     UNKNOWN_PRODUCER_ID,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     UNSUPPORTED_COMPRESSION_TYPE,
+    error_for,
     name_of,
 )
 from mirrorflow_core.wire.produce import ALL_CODECS
+from mirrorflow_core.writer.stream import Span
 
 # Refusals that mean that this producer is fenced, or that leave open whether the batch was appended.
 # A leader that is replaced, or whose disk fails, may have appended the batch before.
@@ -153,3 +158,41 @@ class RefusedBatchError(PartitionError):
             topic=topic,
             partition=partition,
         )
+
+
+class RefusedRecords(NamedTuple):
+    """Records that the target refuses and that are skipped: `ordinal` is that of the first of them."""
+
+    ordinal: int
+    next_offset: int  # the source offset after them
+    error: PartitionError
+
+
+class RefusedPart(NamedTuple):
+    """The first refused records of a batch; none, if the records before *cut_at*, a source offset, are to be sent first."""
+
+    cut_at: int | None
+    records: int
+    next_offset: int  # the source offset after them
+
+
+def refused_part(span: Span, indexes: Sequence[int]) -> RefusedPart:
+    """Returns which records of *span*, a refused batch, are refused first; *indexes* are those that the target named.
+
+    Without indexes the first refused record is found by halving.
+    """
+    refused = sorted({index for index in indexes if 0 <= index < span.count})
+    first = refused[0] if refused else span.count // 2
+    if first > 0:
+        cut_at = span.source_offset(span.first + first)
+        return RefusedPart(cut_at, 0, cut_at)
+    count = next((place for place, index in enumerate(refused) if place != index), len(refused)) or 1
+    is_whole = count == span.count
+    return RefusedPart(None, count, span.next_offset if is_whole else span.source_offset(span.first + count))
+
+
+def fetch_error(code: int, source: TopicPartition, alias: str) -> MirrorFlowError:
+    """Returns why *source* cannot be fetched from cluster *alias*, which has refused it with *code*."""
+    if code == TOPIC_AUTHORIZATION_FAILED:
+        return NotAuthorizedError(cluster=alias, operation="Read", resource=f"topic {source.topic}")
+    return error_for(code, cluster=alias, request="Fetch", subject=str(source))

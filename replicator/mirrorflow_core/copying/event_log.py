@@ -18,7 +18,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from mirrorflow_core.errors import MirrorFlowError
 
-VERSION: Final = 1
+VERSION: Final = 2
 SEGMENTS_MAX: Final = 2  # of a partition: what it stopped at, and what preceded that
 # Events and batch headers in a segment, some 300 bytes each: a resync, and some fetch responses after it.
 ENTRIES_MAX: Final = 256

@@ -29,6 +29,15 @@ class DetectedLoss(NamedTuple):
     how: str
 
 
+def detected_loss(wanted: int, log_start: int | None, log_end: int | None) -> DetectedLoss | None:
+    """Returns what is lost if offset *wanted* is not in the source's log; None if it is, or the log could not be read."""
+    if log_start is None or log_end is None or log_start <= wanted <= log_end:
+        return None
+    if wanted < log_start:
+        return DetectedLoss(wanted, log_start, "source records were deleted before they were copied")
+    return DetectedLoss(wanted, log_end, "the source's log was truncated")
+
+
 def problem_error(
     source: TopicPartition, target_topic: str, problem: PartitionProblem, session: CopySession
 ) -> MirrorFlowError:

@@ -49,16 +49,24 @@ from mirrorflow_core.copying.error_actions import (
     BEFORE_ZSTD,
     ErrorAction,
     RefusedBatchError,
+    RefusedRecords,
     action_for_fetch_error,
     action_for_produce_error,
 )
 from mirrorflow_core.copying.event_log import VERSION, EventLog, to_json, unusual, usual
-from mirrorflow_core.copying.loss_errors import DetectedLoss, loss_error, problem_error, source_lost
-from mirrorflow_core.copying.membership import CHANGES, MEMBERS, SILENT, TransactionMembership, moved
+from mirrorflow_core.copying.loss_errors import (
+    DetectedLoss,
+    detected_loss,
+    loss_error,
+    problem_error,
+    source_lost,
+)
+from mirrorflow_core.copying.membership import TransactionMembership, moved
 from mirrorflow_core.copying.partition_counts import PartitionCounts
 from mirrorflow_core.copying.partition_health import PartitionHealth
 from mirrorflow_core.copying.read_cursor import ReadCursor
 from mirrorflow_core.copying.session import CopySession
+from mirrorflow_core.copying.uncertain_writes import Repeat, UncertainWrites
 from mirrorflow_core.copying.write_mode_tracker import WriteModeTracker
 from mirrorflow_core.errors import CorruptBatchError, MirrorFlowError, NotAuthorizedError, PartitionError
 from mirrorflow_core.offsets.offset_map import MapStream
@@ -70,7 +78,6 @@ from mirrorflow_core.wire.error_codes import (
     INVALID_TXN_STATE,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     TOPIC_AUTHORIZATION_FAILED,
-    error_for,
     name_of,
 )
 from mirrorflow_core.wire.fetch import FetchFrom, PartitionFetchResponse
@@ -81,9 +88,6 @@ from mirrorflow_core.writer.position import WriteMode
 from mirrorflow_core.writer.stream import Span, Stream
 from mirrorflow_core.writer.write_mode import ChangeMode
 
-RESPONSE_BYTES_MIN: Final = 1 << 20  # as Java's max.partition.fetch.bytes
-# Fetched and not yet sent: two responses' worth, so that the next one arrives while this one is being sent.
-QUEUED_RESPONSES_MAX: Final = 2
 _NO_BATCH: Final[tuple[None, Effects]] = (None, NOTHING)
 
 
@@ -113,31 +117,15 @@ class ResumeFacts(NamedTuple):
     target_epoch: int  # leader epoch of the target partition, by metadata
 
 
-class Repeat(NamedTuple):
-    """A response which says that the leader already had the batch: what was sent, and where the leader's batch lies."""
-
-    span: Span
-    base_offset: int
-    is_foreign: bool = False  # the leader's batch was found to be of another producer
-
-
-class RefusedRecords(NamedTuple):
-    """Records that the target refuses and that are skipped: `ordinal` is that of the first of them."""
-
-    ordinal: int
-    next_offset: int  # the source offset after them
-    error: PartitionError
-
-
 class PartitionCopier:
     """The state of one partition in one session of its task."""
 
     __slots__ = (
-        "__weakref__", "_committed_next", "_confirmed_ms", "_is_fenced", "_is_full", "_is_resolving_loss",
-        "_response_bytes", "_sent_ms", "_writes_first", "counts", "cursor", "failed_starts", "has_diverged", "health",
-        "is_held", "log", "loss", "lost_batches", "map_stream", "membership", "mode", "packer", "partition",
-        "refusals", "refused_next", "repeat", "resyncs", "session", "single_in_flight", "skip", "source", "start_end",
-        "state", "stream", "target", "target_epoch", "target_topic", "topic", "transactional_id",
+        "__weakref__", "_committed_next", "_confirmed_ms", "_is_fenced", "_is_resolving_loss", "_sent_ms",
+        "counts", "cursor", "failed_starts", "has_diverged", "health",
+        "log", "map_stream", "membership", "mode", "omission", "packer", "partition",
+        "refusals", "resyncs", "session", "single_in_flight", "source", "start_end",
+        "state", "stream", "target", "target_epoch", "target_topic", "topic", "uncertain",
     )  # fmt: skip
 
     def __init__(
@@ -154,9 +142,6 @@ class PartitionCopier:
         self.cursor = ReadCursor(source, read_committed=session.read_committed)
         self.state = CopierState.RESUMING
         self.resyncs = 0  # so far; what was asked before the last one is discarded when it is answered
-        self._writes_first = False  # what was read is written before more is read
-        self._is_full = False  # it reads no more until there is room
-        self._response_bytes = RESPONSE_BYTES_MIN
         self._is_resolving_loss = False
         # -- written in this session; None until it has begun
         self.stream: Stream | None = None
@@ -164,11 +149,7 @@ class PartitionCopier:
         self.map_stream: MapStream | None = None  # names what this session copies in offset maps
         self.target_epoch = UNKNOWN  # leader epoch of the target partition when the session began
         self.single_in_flight = True  # the leader may not remember the producer
-        self.lost_batches = 0  # batches without a known outcome
-        self.repeat: Repeat | None = None  # the leader reported another batch with these numbers
-        self.refused_next: int | None = (
-            None  # the ordinal refused as out of order although it was the next one
-        )
+        self.uncertain = UncertainWrites()
         self.has_diverged = False  # the source has other records before the next one than were copied
         # Source offset after the last record that is committed in a transaction, or where this session begins.
         self._committed_next = UNKNOWN
@@ -176,11 +157,9 @@ class PartitionCopier:
         self._sent_ms = 0  # when the oldest batch in flight was sent, or before
         # -- the transaction of its task
         self.membership = TransactionMembership.OUTSIDE
-        self.is_held = False  # it sends nothing
-        self.transactional_id: str | None = None  # of its batches; None outside of the transaction
         # -- what it does next
-        self.loss: DetectedLoss | None = None  # handled when it is known where to continue
-        self.skip: RefusedRecords | None = None  # skipped when it is known where to continue
+        # Lost or refused records, which are left out when it is known where to continue.
+        self.omission: DetectedLoss | RefusedRecords | None = None
         self.refusals = 0  # in a row; the next attempt is delayed by them
         self.failed_starts = 0  # sessions that left it out, although nothing was wrong with it before them
         # -- what is reported
@@ -205,20 +184,8 @@ class PartitionCopier:
 
     def next_fetch(self, response_bytes: int) -> FetchFrom | None:
         """Returns where to fetch next, in a response of about *response_bytes*; None while it is not COPYING, or full."""
-        packer = self.packer
-        before = self._response_bytes, self._writes_first, self._is_full
-        self._response_bytes = response_bytes
-        self._writes_first = self._writes_first and bool(packer)
-        self._is_full = (
-            packer.queued_bytes >= QUEUED_RESPONSES_MAX * response_bytes
-            or packer.is_ended
-            or self._writes_first
-        )
-        if before != (response_bytes, self._writes_first, self._is_full):
-            self._add("next_fetch", response_bytes)
-        if self.state is not CopierState.COPYING or self._is_full:
-            return None
-        return self.cursor.request(response_bytes)
+        request = self.cursor.request(response_bytes, self.packer, self.log)
+        return request if self.state is CopierState.COPYING else None
 
     def may_fetch_soon(self) -> bool:
         """Returns whether it may want to fetch more at any moment."""
@@ -254,7 +221,7 @@ class PartitionCopier:
         if response.diverging is not None:
             self.cursor.note_ends(response)
             self.health.note_obstacle(Obstacle(kind=ObstacleKind.DIVERGED))
-            if self._write_first():
+            if self.cursor.write_first(self.packer):
                 return REPORT
             # The next session compares the source with the target and finds what was lost.
             self.refusals += 1
@@ -265,22 +232,14 @@ class PartitionCopier:
         reported: Effects = (Count(name), Signal.REPORT)
         action = action_for_fetch_error(code)
         if action is ErrorAction.RESOLVE_LOSS:
-            if self._write_first() or self._is_resolving_loss:
+            if self.cursor.write_first(self.packer) or self._is_resolving_loss:
                 return reported
             self._is_resolving_loss = True
             return *reported, ResolveLoss(self.cursor.offset, self.resyncs)
         if action is not ErrorAction.STOP:
             return *reported, Signal.REFRESH_LEADER
         alias = self.session.source_alias
-        error: MirrorFlowError = error_for(code, cluster=alias, request="Fetch", subject=str(self.source))
-        if code == TOPIC_AUTHORIZATION_FAILED:
-            error = NotAuthorizedError(cluster=alias, operation="Read", resource=f"topic {self.topic}")
-        return *reported, *self._stop(error)
-
-    def _write_first(self) -> bool:
-        """Returns whether records were read before the source lost them: they are written before more is read."""
-        self._writes_first = bool(self.packer)
-        return self._writes_first
+        return *reported, *self._stop(error_actions.fetch_error(code, self.source, alias))
 
     @unusual
     def loss_resolved(self, asked: ResolveLoss, log_start: int | None, log_end: int | None) -> Effects:
@@ -292,23 +251,11 @@ class PartitionCopier:
         self._is_resolving_loss = False
         if asked.resyncs != self.resyncs:
             return NOTHING
-        wanted = asked.offset
-        if log_start is None or log_end is None or log_start <= wanted <= log_end:
+        loss = detected_loss(asked.offset, log_start, log_end)
+        if loss is None:
             return (Signal.REFRESH_LEADER,)
-        if wanted < log_start:
-            self.loss = DetectedLoss(wanted, log_start, "source records were deleted before they were copied")
-        else:
-            self.loss = DetectedLoss(wanted, log_end, "the source's log was truncated")
+        self.omission = loss
         return self._resync()
-
-    def _read_on(self) -> Effects:
-        self._is_full = False
-        return FETCH
-
-    @property
-    def _has_room(self) -> bool:
-        """Returns whether half of what may be queued is sent, so that it reads on."""
-        return self.packer.queued_bytes < QUEUED_RESPONSES_MAX * self._response_bytes // 2
 
     # -- writing
 
@@ -318,7 +265,12 @@ class PartitionCopier:
         *request_bytes* is how much its connection takes in one request.
         """
         stream, mode = self.stream, self.mode
-        if self.is_held or self.state is not CopierState.COPYING or stream is None or mode is None:
+        if (
+            self.membership.is_silent
+            or self.state is not CopierState.COPYING
+            or stream is None
+            or mode is None
+        ):
             return _NO_BATCH
         packer, is_plain, age_limit_ms = self.packer, mode.is_plain, self.session.plain_age_limit_ms
         events = self.log.events
@@ -356,8 +308,9 @@ class PartitionCopier:
         stream.take(span)
         mode.taken(span.base_offset + span.count, span.source_epoch)
         self.counts.note_sent(span, now_ms)
-        if self._is_full and self._has_room:
-            self._is_full = False
+        cursor = self.cursor
+        if cursor.is_full and cursor.has_room(packer):
+            cursor.read_on()
             return data, READY_AND_FETCH if packer else FETCH
         return data, READY if packer else NOTHING
 
@@ -367,15 +320,17 @@ class PartitionCopier:
         if self.packer.needs_transaction:
             self._enter(TransactionMembership.WANTED)
             return JOIN
-        return self._read_on() if self._is_full else NOTHING
+        if not self.cursor.is_full:
+            return NOTHING
+        self.cursor.read_on()
+        return FETCH
 
     def _want_change(self, change: ChangeMode, mode: WriteModeTracker) -> Effects:
         """Asks for another mode, once everything in flight is acknowledged."""
         if self.stream is None or self.stream.in_flight:
             return NOTHING
         mode.want(change)
-        is_inside = self.membership is TransactionMembership.INSIDE
-        self._enter(TransactionMembership.CHANGING_INSIDE if is_inside else TransactionMembership.CHANGING)
+        self._enter(self.membership.when_changing())
         return JOIN
 
     def acknowledged(self, base_offset: int, append_time_ms: int, now_ms: int) -> Effects:
@@ -401,13 +356,13 @@ class PartitionCopier:
             session.log_append_time_topics.discard(self.target_topic)
         elif mode.is_plain and not is_known:
             # The timestamp itself does not matter: another producer may have written in the same millisecond.
-            self.repeat = self.repeat or Repeat(stream.suspect(), base_offset)
+            self.uncertain.note_repeat(stream, base_offset)
             return self._resync()
         delivered = stream.delivered
         span, continues = stream.acknowledge(base_offset)
         if stream.delivered is delivered:
             # It follows a refused batch, at the place of that one: nothing counts as delivered before a resync.
-            self.lost_batches += 1
+            self.uncertain.note_lost()
             return self._resync()
         # Whether the leader may soon not remember the producer of plain batches.
         self.single_in_flight = mode.is_plain and now_ms - span.max_timestamp >= session.plain_age_limit_ms
@@ -420,7 +375,7 @@ class PartitionCopier:
             self.health.recovered()
         if not continues:
             return *REPORT, *self._resync()  # another producer has written to this partition
-        if self.state is not CopierState.COPYING or self.is_held:
+        if self.state is not CopierState.COPYING or self.membership.is_silent:
             return *REPORT, *self._when_drained()
         return REPORT_AND_READY if self.packer else REPORT
 
@@ -433,7 +388,7 @@ class PartitionCopier:
         is_first = not stream.has_refusals
         span = stream.refuse(is_absent=code == INVALID_TXN_STATE)
         if is_first and code == OUT_OF_ORDER_SEQUENCE_NUMBER:
-            self.refused_next = span.first
+            self.uncertain.note_out_of_order(span.first)
         if code == INVALID_TXN_STATE and self.session.is_fenced:
             # Only another producer can have ended it.
             return EndSession("its transaction was ended by another process"), *self._resync()
@@ -473,19 +428,14 @@ class PartitionCopier:
 
     def _refused_records(self, code: int, message: str, span: Span, records: Sequence[int]) -> Effects:
         """Has the records before the first refused one of *span* sent; then stops at it, or skips it."""
-        refused = sorted({index for index in records if 0 <= index < span.count})
-        # Without the indexes the first refused record is found by halving.
-        first = refused[0] if refused else span.count // 2
-        if first > 0:
-            self.packer.cut_before(span.source_offset(span.first + first))
-            return NOTHING
-        if not self.session.skips_refused:
+        part = error_actions.refused_part(span, records)
+        if part.cut_at is not None:
+            self.packer.cut_before(part.cut_at)
+        elif self.session.skips_refused:
+            error = self._refused_batch(code, message, span, skips=part.records)
+            self.omission = RefusedRecords(span.first, part.next_offset, error)
+        else:
             return self._stop(self._refused_batch(code, message, span))
-        skips = next((place for place, index in enumerate(refused) if place != index), len(refused)) or 1
-        is_whole = skips == span.count
-        next_offset = span.next_offset if is_whole else span.source_offset(span.first + skips)
-        error = self._refused_batch(code, message, span, skips=skips)
-        self.skip = RefusedRecords(span.first, next_offset, error)
         return NOTHING
 
     def _refused_batch(self, code: int, message: str, span: Span, *, skips: int = 0) -> RefusedBatchError:
@@ -503,7 +453,7 @@ class PartitionCopier:
     def response_lost(self) -> Effects:
         """Handles a lost response to the oldest batch in flight."""
         assert self.stream is not None
-        self.lost_batches += 1
+        self.uncertain.note_lost()
         self.stream.refuse()
         return self._resync()
 
@@ -525,10 +475,14 @@ class PartitionCopier:
         return self.stream is None or not self.stream.in_flight
 
     @property
+    def repeat(self) -> Repeat | None:
+        """Another batch that the leader has reported for one of this session; None: there was none."""
+        return self.uncertain.repeat
+
+    @property
     def has_uncertain_writes(self) -> bool:
         """Returns whether what counts as acknowledged may not be in the target, or is not all that is there."""
-        stream = self.stream
-        return bool(self.lost_batches or self.repeat or (stream is not None and stream.has_fallen_back))
+        return self.uncertain.remain(self.stream)
 
     @property
     def settled_next_offset(self) -> int:
@@ -574,8 +528,7 @@ class PartitionCopier:
     def _resync(self) -> Effects:
         self.packer.clear()
         self.resyncs += 1
-        is_member = self.membership in MEMBERS
-        self._enter(TransactionMembership.RESYNCED if is_member else TransactionMembership.OUTSIDE)
+        self._enter(self.membership.when_resynced())
         if self.state is CopierState.COPYING:
             self._become(CopierState.RESUMING)
             return *FETCH, *self._when_drained()
@@ -618,14 +571,9 @@ class PartitionCopier:
             return f"topic {self.topic} was created again"
         if _was_recreated(ids.target, seen.target_topic_id):
             return f"topic {self.target_topic} was created again"
-        return session_end_reason.session_end_reason(
-            self.target,
-            self.stream,
-            has_lost_responses=self.lost_batches > 0,
-            has_new_leader=seen.target_epoch > self.target_epoch,
-            has_repeat=self.repeat is not None,
-            refused_next=self.refused_next,
-            has_diverged=self.has_diverged,
+        has_new_leader = seen.target_epoch > self.target_epoch
+        return self.uncertain.end_reason(
+            self.target, self.stream, has_new_leader=has_new_leader, has_diverged=self.has_diverged
         )
 
     def uncommittable_reason(self, target_epoch: int) -> str | None:
@@ -633,7 +581,7 @@ class PartitionCopier:
         return session_end_reason.session_end_reason(
             self.target,
             self.stream,
-            has_lost_responses=not self.is_drained or self.lost_batches > 0,
+            has_lost_responses=not self.is_drained or self.uncertain.lost_batches > 0,
             has_new_leader=target_epoch > self.target_epoch,
         )
 
@@ -663,20 +611,19 @@ class PartitionCopier:
         assert mode is not None
         pair = stream.delivered
         alerts: Effects = ()
-        loss, self.loss = self.loss, None
-        skip, self.skip = (self.skip, None) if loss is None else (None, self.skip)
-        if loss is not None:
-            error = source_lost(self.source, loss, self.session)
+        omission, self.omission = self.omission, None
+        if isinstance(omission, DetectedLoss):
+            error = source_lost(self.source, omission, self.session)
             if self.session.loss_policy is LossPolicy.FAIL:
                 return self._stop(error)
-            alerts = self._continue_after_loss(error, now_ms, lost_records=max(0, loss.found - loss.wanted))
-            pair = pair._replace(source_offset=loss.found - 1, source_epoch=UNKNOWN)
-        elif skip is not None and pair.ordinal + 1 == skip.ordinal:
-            alerts = self._continue_after_loss(
-                skip.error, now_ms, lost_records=skip.next_offset - pair.source_offset - 1
-            )
+            lost_records = max(0, omission.found - omission.wanted)
+            alerts = self._continue_after_loss(error, now_ms, lost_records=lost_records)
+            pair = pair._replace(source_offset=omission.found - 1, source_epoch=UNKNOWN)
+        elif omission is not None and pair.ordinal + 1 == omission.ordinal:
+            lost_records = omission.next_offset - pair.source_offset - 1
+            alerts = self._continue_after_loss(omission.error, now_ms, lost_records=lost_records)
             self.refusals = 0
-            pair = pair._replace(source_offset=skip.next_offset - 1, source_epoch=UNKNOWN)
+            pair = pair._replace(source_offset=omission.next_offset - 1, source_epoch=UNKNOWN)
         mode.rewind(pair.source_offset + 1)
         return *alerts, *self._align(stream, mode, pair, now_ms, was_cut_off=False)
 
@@ -686,16 +633,16 @@ class PartitionCopier:
         """Copies after *pair*; a member of the open transaction sends nothing until it has joined it again."""
         self.failed_starts = 0
         stream.align(pair)
-        self.refused_next, self.has_diverged = None, False
+        self.uncertain.aligned()
+        self.has_diverged = False
         self._number(mode)
         self.single_in_flight = True
         self._confirmed_ms = now_ms
         self.cursor.seek(stream.next_offset, pair.source_epoch)
         self._become(CopierState.COPYING)
         self.health.resumed()
-        is_member = self.membership in MEMBERS
-        self._enter(TransactionMembership.RESYNCED if is_member else TransactionMembership.OUTSIDE)
-        joins = JOIN if is_member else NOTHING
+        self._enter(self.membership.when_resynced())
+        joins = JOIN if self.membership.is_member else NOTHING
         return *joins, Signal.REPORT, Align(pair, was_cut_off), Signal.FETCH
 
     def _number(self, mode: WriteModeTracker) -> None:
@@ -710,33 +657,31 @@ class PartitionCopier:
         """
         if is_log_append_time:
             self.session.log_append_time_topics.add(self.target_topic)
-        elif self.repeat is not None:
-            self.repeat = self.repeat._replace(is_foreign=True)
+        else:
+            self.uncertain.note_foreign_repeat()
 
     # -- the transaction of its task
 
+    @property
+    def is_held(self) -> bool:
+        """Whether it sends nothing until its transaction is committed, or it has joined it again."""
+        return self.membership.is_silent
+
+    @property
+    def transactional_id(self) -> str | None:
+        """The transactional id of its batches; None outside of the transaction."""
+        return self.session.start.producers.transactional[0] if self.membership.is_inside else None
+
     def _enter(self, membership: TransactionMembership) -> None:
-        if membership is self.membership:
-            return
-        self.membership = moved(self.membership, membership)
-        self.is_held = membership in SILENT
-        is_inside = membership in {
-            TransactionMembership.INSIDE,
-            TransactionMembership.HELD,
-            TransactionMembership.CHANGING_INSIDE,
-        }
-        self.transactional_id = self.session.start.producers.transactional[0] if is_inside else None
-        self.packer.set_transactional(transactional=is_inside)
+        if membership is not self.membership:
+            self.membership = moved(self.membership, membership)
+            self.packer.set_transactional(transactional=membership.is_inside)
 
     @usual
     def joined(self, resyncs: int, *, is_full: bool) -> Effects:
         """It is a member of the open transaction; it had so many *resyncs* when that was asked. *is_full*: a commit follows."""
-        if self.state is not CopierState.COPYING or self.resyncs != resyncs:
-            self._enter(TransactionMembership.RESYNCED)
-        elif self.membership is TransactionMembership.CHANGING:
-            self._enter(TransactionMembership.CHANGING_INSIDE)
-        else:
-            self._enter(TransactionMembership.HELD if is_full else TransactionMembership.INSIDE)
+        is_resynced = self.state is not CopierState.COPYING or self.resyncs != resyncs
+        self._enter(self.membership.when_joined(is_resynced=is_resynced, is_full=is_full))
         return READY
 
     @usual
@@ -762,7 +707,7 @@ class PartitionCopier:
     @property
     def wanted_change(self) -> ChangeMode | None:
         """The change of mode for which it is held; None: it may send in its present mode."""
-        return self.mode.change if self.mode is not None and self.membership in CHANGES else None
+        return self.mode.change if self.mode is not None and self.membership.is_changing else None
 
     @usual
     def change_mode(self, change: ChangeMode, now_ms: int) -> Effects:

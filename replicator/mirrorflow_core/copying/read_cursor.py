@@ -5,6 +5,8 @@ knows the leader epoch of the record before it. So a source whose log was trunca
 in its next fetch response (KIP-595, `DivergingEpoch`) instead of returning other records at the same offsets.
 """
 
+from typing import Final
+
 from mirrorflow_core.copying.batch_packer import Packer
 from mirrorflow_core.copying.event_log import EventLog
 from mirrorflow_core.errors import CorruptBatchError, CorruptRecordsError
@@ -13,13 +15,17 @@ from mirrorflow_core.wire.batch import header_of
 from mirrorflow_core.wire.fetch import AbortedFilter, FetchFrom, PartitionFetchResponse
 from mirrorflow_core.writer.stream import Stream
 
+RESPONSE_BYTES_MIN: Final = 1 << 20  # as Java's max.partition.fetch.bytes
+# Fetched and not yet sent: two responses' worth, so that the next one arrives while this one is being sent.
+QUEUED_RESPONSES_MAX: Final = 2
+
 
 class ReadCursor:
     """The next source offset to fetch, and the ends of the source's log as of the last response."""
 
     __slots__ = (
-        "_aborted", "_partition", "_read_committed", "_request_bytes_min", "end_offset", "high_watermark",
-        "last_epoch", "leader_epoch", "log_start", "offset",
+        "_aborted", "_partition", "_read_committed", "_request_bytes_min", "_response_bytes", "_writes_first",
+        "end_offset", "high_watermark", "is_full", "last_epoch", "leader_epoch", "log_start", "offset",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition, *, read_committed: bool) -> None:
@@ -33,14 +39,42 @@ class ReadCursor:
         self._read_committed = read_committed
         self._aborted = AbortedFilter()
         self._request_bytes_min = 0
+        self._response_bytes = RESPONSE_BYTES_MIN
+        self._writes_first = False  # what was read is written before more is read
+        self.is_full = False  # it reads no more until there is room
 
-    def request(self, partition_bytes: int) -> FetchFrom:
-        """Returns what to fetch next.
+    def request(self, response_bytes: int, packer: Packer, log: EventLog) -> FetchFrom | None:
+        """Returns what to fetch next; None while *packer* has enough. Adds what has changed to *log*.
 
-        It is at most *partition_bytes*, unless the next batch is known to be larger.
+        It is at most *response_bytes*, unless the next batch is known to be larger.
         """
-        size = max(self._request_bytes_min, partition_bytes)
+        before = self._response_bytes, self._writes_first, self.is_full
+        self._response_bytes = response_bytes
+        self._writes_first = self._writes_first and bool(packer)
+        self.is_full = (
+            packer.queued_bytes >= QUEUED_RESPONSES_MAX * response_bytes
+            or packer.is_ended
+            or self._writes_first
+        )
+        if log.events is not None and before != (response_bytes, self._writes_first, self.is_full):
+            log.events.append(("next_fetch", (response_bytes,), {}))
+        if self.is_full:
+            return None
+        size = max(self._request_bytes_min, response_bytes)
         return FetchFrom(self.offset, self.leader_epoch, self.last_epoch, size)
+
+    def has_room(self, packer: Packer) -> bool:
+        """Returns whether half of what *packer* may queue is sent, so that it reads on."""
+        return packer.queued_bytes < QUEUED_RESPONSES_MAX * self._response_bytes // 2
+
+    def read_on(self) -> None:
+        """Reads more again, until it is full."""
+        self.is_full = False
+
+    def write_first(self, packer: Packer) -> bool:
+        """Returns whether records were read before the source lost them: they are written before more is read."""
+        self._writes_first = bool(packer)
+        return self._writes_first
 
     def seek(self, offset: int, last_epoch: int) -> None:
         """Continues at *offset*, after a record of leader epoch *last_epoch* (-1: unknown)."""

@@ -21,7 +21,6 @@ from statistics import median
 from typing import Final
 
 from mirrorflow_core.copying.effects import NOTHING
-from mirrorflow_core.copying.membership import JOINING
 from mirrorflow_core.copying.partition import CopierState, PartitionCopier
 from mirrorflow_core.copying.session import CopySession
 from mirrorflow_core.copying.transaction_requests import (
@@ -245,7 +244,7 @@ class TaskTransaction:
         joining = {
             copier: copier.resyncs
             for copier in self._wanted
-            if copier.state is CopierState.COPYING and copier.membership in JOINING
+            if copier.state is CopierState.COPYING and copier.membership.is_joining
         }
         self._wanted.clear()
         if not joining:

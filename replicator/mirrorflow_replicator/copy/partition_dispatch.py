@@ -111,8 +111,8 @@ class PartitionDispatch:
         services, copier, connection = self._services, self.copier, self.connection
         assert connection is not None
         data, effects = copier.next_batch(services.now_ms, connection.request_bytes)
-        self.transactional_id = copier.transactional_id
-        if data is not None and copier.transactional_id is not None:
+        self.transactional_id = transactional_id = copier.transactional_id
+        if data is not None and transactional_id is not None:
             services.sent_in_transaction(len(data))
         self.apply(effects)
         return data

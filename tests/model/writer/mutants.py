@@ -630,8 +630,9 @@ def _positions_apart_from_their_records() -> tuple[Replaced, ...]:
 def _source_epochs_are_not_read() -> tuple[Replaced, ...]:
     original = ReadCursor.request
 
-    def request(cursor: ReadCursor, partition_bytes: int) -> Any:
-        return original(cursor, partition_bytes)._replace(last_epoch=-1)
+    def request(cursor: ReadCursor, *args: Any) -> Any:
+        fetch = original(cursor, *args)
+        return None if fetch is None else fetch._replace(last_epoch=-1)
 
     def respond(request: Any) -> Any:
         return LeaderEpochEnd(-1, -1) if getattr(request, "on_target", None) is False else None

@@ -6,6 +6,7 @@ from mirrorflow_core.copying.effects import Count, Effects, ReadFrom, ResolveLos
 from mirrorflow_core.copying.error_actions import (
     ErrorAction,
     RefusedBatchError,
+    RefusedRecords,
     action_for_fetch_error,
     action_for_produce_error,
 )
@@ -157,7 +158,7 @@ def test_the_records_before_a_refused_one_are_sent_first(records, cut_at):
 
     refuse(copier, 15, INVALID_TIMESTAMP, records=records)
 
-    assert (copier.packer.cut_at, copier.health.error, copier.skip) == (cut_at, None, None)
+    assert (copier.packer.cut_at, copier.health.error, copier.omission) == (cut_at, None, None)
 
 
 def test_a_refused_record_stops_the_partition():
@@ -168,7 +169,7 @@ def test_a_refused_record_stops_the_partition():
     assert "the record at source offset 100" in str(copier.health.error)
     assert copier.health.error is not None
     assert StopPartition(copier.health.error) in effects
-    assert (copier.state, copier.skip) == (CopierState.STOPPED, None)
+    assert (copier.state, copier.omission) == (CopierState.STOPPED, None)
 
 
 def test_a_batch_that_fails_at_the_target_stops_its_partition_in_the_next_session():
@@ -203,11 +204,12 @@ def test_refused_records_are_skipped_if_configured(records, count, next_offset, 
 
     refuse(copier, count, INVALID_RECORD, "no key", records)
 
-    assert copier.skip is not None
-    assert (copier.skip.ordinal, copier.skip.next_offset, copier.health.error) == (0, next_offset, None)
+    refused = copier.omission
+    assert isinstance(refused, RefusedRecords)
+    assert (refused.ordinal, refused.next_offset, copier.health.error) == (0, next_offset, None)
     assert (
         f"refuses {subject} with INVALID_RECORD: no key; left out, as mirrorflow.refused.records=skip says"
-        in str(copier.skip.error)
+        in str(refused.error)
     )
     resume(copier, 0)
     assert (copier.cursor.offset, copier.counts.lost_records) == (next_offset, next_offset - 100)
@@ -222,7 +224,7 @@ def test_a_refusal_of_a_batch_in_flight_after_a_refused_one_is_ignored():
     copier.refused(NOT_ENOUGH_REPLICAS, "")
     copier.refused(INVALID_RECORD, "no key", (0,))
 
-    assert (copier.packer.cut_at, copier.health.error, copier.skip) == (-1, None, None)
+    assert (copier.packer.cut_at, copier.health.error, copier.omission) == (-1, None, None)
     assert copier.refusals == 1
 
 

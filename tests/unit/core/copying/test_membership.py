@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from mirrorflow_core.copying.membership import LEGAL, MEMBERS, SILENT, TransactionMembership, moved
+from mirrorflow_core.copying.membership import LEGAL, TransactionMembership, moved
 from mirrorflow_core.copying.partition import CopierState, PartitionCopier
 from tests.unit.core.copying.stubs import PRODUCERS, begun_copier, records_of, resume, send, want_transaction
 from tests.unit.core.copying.test_batch_packer import TIMESTAMP_MS
@@ -14,6 +14,7 @@ from tests.unit.core.wire.strategies import batch_of
 TRANSITIONS = [
     (before, after) for before, after in product(TransactionMembership, repeat=2) if before is not after
 ]
+MEMBERS = {membership for membership in TransactionMembership if membership.is_member}
 LEGAL_TRANSITIONS = [(before, after) for before, after in TRANSITIONS if after in LEGAL[before]]
 
 
@@ -105,9 +106,8 @@ def test_a_resync_turns_members_into_resynced_and_others_into_outside(
 
     copier.resync()
 
-    is_member = membership in MEMBERS
     assert copier.membership is (
-        TransactionMembership.RESYNCED if is_member else TransactionMembership.OUTSIDE
+        TransactionMembership.RESYNCED if membership in MEMBERS else TransactionMembership.OUTSIDE
     )
     assert copier.transactional_id is None
 
@@ -196,7 +196,7 @@ def test_a_held_partition_sends_nothing(membership: TransactionMembership) -> No
     assert copier.stream is not None
     copier.packer.add(batch_of(records_of(TIMESTAMP_MS), base_offset=copier.stream.next_offset))
 
-    assert copier.is_held is (membership in SILENT)
+    assert copier.is_held is membership.is_silent
     if copier.is_held:
         assert copier.next_batch(TIMESTAMP_MS, 1 << 20) == (None, ())
 
