@@ -21,6 +21,7 @@ class Signal(Enum):
     JOIN_TRANSACTION = "it waits for the transaction of its task: to be a member, or to change its mode"
     REFRESH_LEADER = "its leaders are looked up again"
     RESUME = "it has nothing in flight, and waits for `resumed`"
+    RESUME_LATER = "as RESUME, after a pause: it was refused again and again"
     DRAINED = "it sends nothing more for now, and has nothing in flight"
 
 
@@ -59,10 +60,19 @@ class Count(NamedTuple):
     name: str
 
 
+class Retry(Enum):
+    """When a stopped partition is tried again."""
+
+    NEVER = "a person decides, and restarts the process"
+    LATER = "the cause may be fixed without any event here: an ACL, a full disk"
+    WITH_NEW_LIMIT = "later, when the settings of the target topic are read"
+
+
 class StopPartition(NamedTuple):
-    """Report that the partition has stopped, and try again later if the cause may be fixed from outside."""
+    """Report that the partition has stopped."""
 
     error: MirrorFlowError
+    retry: Retry
 
 
 class Alert(NamedTuple):

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError, PartitionError, accept_or_skip
+from mirrorflow_core.copying.effects import Retry
+from mirrorflow_core.errors import (
+    MirrorFlowError,
+    NotAuthorizedError,
+    PartitionError,
+    RecordTooLargeError,
+    SourceDataLostError,
+    TargetDataLostError,
+    accept_or_skip,
+)
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.codecs import ZSTD
 from mirrorflow_core.wire.error_codes import (
@@ -158,6 +167,13 @@ class RefusedBatchError(PartitionError):
             topic=topic,
             partition=partition,
         )
+
+
+def retry_of(error: MirrorFlowError) -> Retry:
+    """Returns when a partition that *error* has stopped is tried again."""
+    if isinstance(error, RecordTooLargeError):
+        return Retry.WITH_NEW_LIMIT
+    return Retry.NEVER if isinstance(error, SourceDataLostError | TargetDataLostError) else Retry.LATER
 
 
 class RefusedRecords(NamedTuple):

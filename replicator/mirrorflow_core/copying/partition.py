@@ -88,6 +88,7 @@ from mirrorflow_core.writer.position import WriteMode
 from mirrorflow_core.writer.stream import Span, Stream
 from mirrorflow_core.writer.write_mode import ChangeMode
 
+REFUSALS_IN_A_ROW: Final = 2  # from then on it continues after a pause
 _NO_BATCH: Final[tuple[None, Effects]] = (None, NOTHING)
 
 
@@ -204,7 +205,7 @@ class PartitionCopier:
         if events is not None:
             events.append(("fetched", response[1:7], len(response.records), response[8:], asked_offset))
         if not is_usual:
-            return self._fetch_failed(response)
+            return self._fetch_refused(response)
         try:
             self.counts.note_skipped(self.cursor.take(response, self.packer, stream, log))
         except CorruptBatchError as error:
@@ -213,7 +214,7 @@ class PartitionCopier:
             return REPORT_AND_READY
         return REPORT if self.health.recovered() or self.cursor.is_held_back else NOTHING
 
-    def _fetch_failed(self, response: PartitionFetchResponse) -> Effects:
+    def _fetch_refused(self, response: PartitionFetchResponse) -> Effects:
         """Reacts to an error, another replica to read from, or a diverging epoch."""
         code = response.error
         if not code and response.diverging is None:
@@ -504,6 +505,23 @@ class PartitionCopier:
         return self._resync()
 
     @unusual
+    def fetch_failed(self, error: MirrorFlowError) -> Effects:
+        """The source broker from which it reads cannot be reached."""
+        return self._broker_lost(error)
+
+    @unusual
+    def write_failed(self, error: MirrorFlowError) -> Effects:
+        """The target broker to which it writes cannot be reached."""
+        return self._broker_lost(error)
+
+    def _broker_lost(self, error: MirrorFlowError) -> Effects:
+        if self.state is CopierState.STOPPED:
+            return NOTHING  # when it is tried again, its leaders are looked up
+        if self.state is CopierState.COPYING and self.health.delayed(error):
+            return Signal.REFRESH_LEADER, Signal.REPORT
+        return (Signal.REFRESH_LEADER,)
+
+    @unusual
     def paused(self) -> Effects:
         """The process did not run for a while."""
         return self._resync()
@@ -539,7 +557,9 @@ class PartitionCopier:
             return NOTHING
         match self.state:
             case CopierState.RESUMING:
-                return (Signal.DRAINED, Signal.RESUME) if self.is_held else (Signal.RESUME,)
+                is_refused = self.refusals >= REFUSALS_IN_A_ROW
+                resume = Signal.RESUME_LATER if is_refused else Signal.RESUME
+                return (Signal.DRAINED, resume) if self.is_held else (resume,)
             case CopierState.LEAVING:
                 return (Signal.DRAINED,)
         return (Signal.DRAINED,) if self.is_held else NOTHING
@@ -739,11 +759,15 @@ class PartitionCopier:
         self._become(CopierState.STOPPED)
         self.health.stopped(error)
         self.packer.clear()
-        return StopPartition(error), Signal.FETCH, Signal.REPORT
+        return StopPartition(error, error_actions.retry_of(error)), Signal.FETCH, Signal.REPORT
 
     @unusual
     def left_out(self, error: MirrorFlowError) -> Effects:
-        """Copies nothing while *error* lasts, for which this session leaves it out."""
+        """Waits while *error* lasts, for which this session leaves it out: as if stopped, where a permission is missing."""
+        if str(self.health.error) == str(error):
+            return NOTHING
+        if isinstance(error, NotAuthorizedError):
+            return self._stop(error)
         self._become(CopierState.RESUMING)
         self.health.left_out(error)
         return REPORT

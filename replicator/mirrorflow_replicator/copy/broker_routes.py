@@ -70,14 +70,14 @@ class BrokerRoutes:
         self._stale.setdefault(copier, time.monotonic())
         self._look.set()
 
-    def reader_lost(self, node_id: int) -> None:
-        """Looks up the leaders of the partitions read from a source broker whose connection was lost."""
+    def reader_lost(self, node_id: int, error: MirrorFlowError) -> None:
+        """Looks up the leaders of the partitions read from a source broker that cannot be reached."""
         reader = self.readers.get(node_id)
         for copier, dispatch in self._dispatches.items():
-            if dispatch.reader is reader and copier.state is not CopierState.STOPPED:
-                self.stale(copier)
+            if dispatch.reader is reader:
+                dispatch.apply(copier.fetch_failed(error))
 
-    def writer_lost(self, node_id: int) -> None:
+    def writer_lost(self, node_id: int, error: MirrorFlowError) -> None:
         """Looks up the leaders of the partitions written to a target broker that cannot be reached.
 
         It repeats until the broker can be reached or another one leads: while the cluster still believes a
@@ -85,8 +85,8 @@ class BrokerRoutes:
         """
         writer = self.writers[node_id]
         for copier, dispatch in self._dispatches.items():
-            if dispatch.connection in writer.connections and copier.state is not CopierState.STOPPED:
-                self.stale(copier)
+            if dispatch.connection in writer.connections:
+                dispatch.apply(copier.write_failed(error))
 
     def pump(self) -> None:
         """Lets every connection send what is ready."""

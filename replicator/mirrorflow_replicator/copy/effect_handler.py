@@ -17,16 +17,12 @@ from mirrorflow_core.copying.effects import (
     ReadBatchLimit,
     ReadFrom,
     ResolveLoss,
+    Retry,
     Signal,
     StopPartition,
 )
 from mirrorflow_core.copying.partition import CopierState, PartitionCopier
-from mirrorflow_core.errors import (
-    MirrorFlowError,
-    RecordTooLargeError,
-    SourceDataLostError,
-    TargetDataLostError,
-)
+from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
@@ -41,10 +37,6 @@ from mirrorflow_replicator.copy.replay_files import ReplayFiles
 from mirrorflow_replicator.process import now_ms
 
 log = logging.getLogger("mirrorflow.task")
-
-# Errors that end only when a person decides and restarts the process. The cause of any other may be fixed
-# without any event here.
-_FINAL = (SourceDataLostError, TargetDataLostError)
 
 
 class EffectHandler:
@@ -107,6 +99,8 @@ class EffectHandler:
                 self._routes.stale(copier)
             case Signal.RESUME:
                 self._resumer.resume(copier)
+            case Signal.RESUME_LATER:
+                self._resumer.resume_later(copier)
             case Signal.DRAINED:
                 dispatch.drained()
                 self._committer.drained(copier)
@@ -120,10 +114,10 @@ class EffectHandler:
                 self._syncs.aligned(copier, copier.map_stream, pair, was_cut_off=was_cut_off)
             case Count(name):
                 self._errors[name] += 1
-            case StopPartition(error):
+            case StopPartition(error, retry):
                 if self._log_once(copier, error):
                     self._replays.write(copier)
-                self._retry_later(copier, error)
+                self._retry(copier, retry)
             case Alert(error):
                 self._log_once(copier, error)
             case EndSession(reason):
@@ -160,12 +154,12 @@ class EffectHandler:
         log.warning("%s", error)
         return True
 
-    def _retry_later(self, copier: PartitionCopier, error: MirrorFlowError) -> None:
-        """Has a stopped partition tried again if the cause may be fixed from outside."""
-        if isinstance(error, RecordTooLargeError):
-            self._spawn(self._wait_for_limit(copier))
-        elif not isinstance(error, _FINAL):
-            self._resumer.retry_stopped(copier)
+    def _retry(self, copier: PartitionCopier, retry: Retry) -> None:
+        match retry:
+            case Retry.WITH_NEW_LIMIT:
+                self._spawn(self._wait_for_limit(copier))
+            case Retry.LATER:
+                self._resumer.retry_stopped(copier)
 
     async def _wait_for_limit(self, copier: PartitionCopier) -> None:
         await asyncio.sleep(STOPPED_RETRY_S)

@@ -15,13 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from mirrorflow_core.copying.effects import Effects
 from mirrorflow_core.copying.partition import CopierState, PartitionCopier, ResumeFacts
 from mirrorflow_core.copying.session import CopySession
-from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
+from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.partition_availability import unavailable_partitions
 from mirrorflow_replicator.process import now_ms
 
-REFUSALS_IN_A_ROW = 2
 BACK_OFF_S = (0.2, 2.0)
 # How often the partitions that a session left out are examined. A session that leaves one out once more although nothing was
 # wrong with it doubles the time: each takeover delays the other partitions of the task, too.
@@ -56,9 +55,12 @@ class PartitionResumer:
         self._wake = asyncio.Event()
 
     def resume(self, copier: PartitionCopier) -> None:
-        """Has *copier*, which has nothing in flight, continue soon; after a pause, if it is refused again and again."""
-        is_refused = copier.refusals >= REFUSALS_IN_A_ROW
-        self._later(copier, random.uniform(*BACK_OFF_S) if is_refused else 0.0)  # noqa: S311 it only spreads
+        """Has *copier*, which has nothing in flight, continue soon."""
+        self._later(copier, 0.0)
+
+    def resume_later(self, copier: PartitionCopier) -> None:
+        """Has *copier*, which is refused again and again, continue after a pause."""
+        self._later(copier, random.uniform(*BACK_OFF_S))  # noqa: S311 it only spreads
 
     def retry_stopped(self, copier: PartitionCopier, *, pause_s: float = STOPPED_RETRY_S) -> None:
         """Has *copier* continue after *pause_s*: an ACL or a setting may have changed."""
@@ -75,7 +77,7 @@ class PartitionResumer:
             if (error := self._session.start.waiting.get(copier.source)) is not None:
                 pause_s = EXAMINE_S * 2 ** min(copier.failed_starts, EXAMINE_DOUBLED_MAX)
                 self._left_out[copier] = time.monotonic() + pause_s
-                self._report_waiting(copier, error)
+                self._apply(copier, copier.left_out(error))
 
     def leaves_out(self, copier: PartitionCopier) -> bool:
         """Returns whether this session left *copier* out."""
@@ -133,17 +135,10 @@ class PartitionResumer:
                 if copier not in self._left_out or copier.state is CopierState.LEAVING:
                     continue  # it was given up meanwhile
                 if (why := unavailable.get(copier.source)) is not None:
-                    self._report_waiting(copier, why)
+                    self._apply(copier, copier.left_out(why))
                 else:
                     copier.count_failed_start()
                     self._end_session(f"{copier.source} can be copied again")
-
-    def _report_waiting(self, copier: PartitionCopier, error: MirrorFlowError) -> None:
-        """Reports that *copier* waits because of *error*: as stopped where a permission is missing, as while it is copied."""
-        if str(copier.health.error) == str(error):
-            return
-        is_stopped = isinstance(error, NotAuthorizedError)
-        self._apply(copier, copier.stop(error) if is_stopped else copier.left_out(error))
 
     async def _examine_repeats(self, copiers: Sequence[PartitionCopier]) -> None:
         """Examines responses which say that the leader already had plain batches: none was sent twice."""

@@ -331,25 +331,11 @@ class TaskSession:
 
     def _reader_lost(self, node_id: int, error: MirrorFlowError) -> None:
         self._note_cluster_error(error)
-        self._routes.reader_lost(node_id)
-        reader = self._routes.readers.get(node_id)
-        for copier in self.copiers.values():
-            dispatch = self._routes.dispatch_of(copier)
-            if copier.state is CopierState.COPYING and dispatch is not None and dispatch.reader is reader:
-                dispatch.apply(copier.delayed(error))
+        self._routes.reader_lost(node_id, error)
 
     def _writer_lost(self, node_id: int, error: MirrorFlowError) -> None:
         self._note_cluster_error(error)
-        self._routes.writer_lost(node_id)
-        connections = self._routes.writers[node_id].connections
-        for copier in self.copiers.values():
-            dispatch = self._routes.dispatch_of(copier)
-            if (
-                copier.state is CopierState.COPYING
-                and dispatch is not None
-                and dispatch.connection in connections
-            ):
-                dispatch.apply(copier.delayed(error))
+        self._routes.writer_lost(node_id, error)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         job = asyncio.create_task(work)

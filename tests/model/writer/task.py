@@ -168,7 +168,7 @@ class Task:
                     link.is_ready = True
                 case Signal.JOIN_TRANSACTION:
                     self.transaction.want(copier)
-                case Signal.RESUME:
+                case Signal.RESUME | Signal.RESUME_LATER:
                     pause_ms = self.random.choice((0, 0, 1, 5)) if copier.refusals else 0
                     link.due_ms = self.world.now_ms + pause_ms
                 case ResolveLoss():

@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 
+from mirrorflow_core.copying.effects import Effect, Signal
 from mirrorflow_core.copying.partition import PartitionCopier, ResumeFacts
+from mirrorflow_core.errors import UnreachableError
 from mirrorflow_kafka.client.metadata import EMPTY, NO_TOPIC_ID, PartitionMetadata, TopicMetadata
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.partition_dispatch import PartitionDispatch
 from tests.unit.core.copying.stubs import new_copier, new_session
 
 FIRST_ID, SECOND_ID = uuid.UUID(int=1), uuid.UUID(int=2)
+UNREACHABLE = UnreachableError(cluster="west", addresses="b:9092", problem="refused")
 SOON_S = 60.0  # without a refresh request, metadata would be refreshed after five minutes
 
 
@@ -74,11 +77,16 @@ class Task:
         broker: Any = Broker
         self.routes = BrokerRoutes(**clusters, reader=broker, writer=broker, on_error=print)
         services: Any = SimpleNamespace(
-            changed=lambda _: None, carry_out=lambda *_: None, count_buffered=lambda _: None
+            changed=lambda _: None, carry_out=self.carry_out, count_buffered=lambda _: None
         )
         self.copier: PartitionCopier = new_copier(new_session(), 0)
         self.dispatch = PartitionDispatch(self.copier, services)
         self.routes.add(self.dispatch)
+
+    def carry_out(self, dispatch: PartitionDispatch, effect: Effect) -> None:
+        """Carries out the effect that concerns routes."""
+        if effect is Signal.REFRESH_LEADER:
+            self.routes.stale(dispatch.copier)
 
     async def connect(self) -> None:
         await self.routes.connect([self.copier])
@@ -100,7 +108,7 @@ def test_metadata_is_refreshed_until_an_unreachable_broker_has_been_replaced_as_
         job = asyncio.create_task(task.routes.run())
         async with asyncio.timeout(SOON_S):
             while task.target_node == 1:
-                task.routes.writer_lost(1)
+                task.routes.writer_lost(1, UNREACHABLE)
                 await asyncio.sleep(0)
         job.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -5,12 +5,14 @@ from itertools import product
 
 import pytest
 
+from mirrorflow_core.copying.effects import Effects, Signal
 from mirrorflow_core.copying.partition import LEGAL_STATES, CopierState, PartitionCopier
-from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError, UnreachableError
 from tests.unit.core.copying.stubs import begun_copier, new_copier, new_session, resume
 from tests.unit.core.copying.test_batch_packer import TIMESTAMP_MS
 
 ERROR = MirrorFlowError("the topic is denied")
+UNREACHABLE = UnreachableError(cluster="east", addresses="b:9092", problem="refused")
 RESUMING, COPYING, STOPPED, LEAVING = CopierState
 ILLEGAL = [
     (before, after)
@@ -60,7 +62,19 @@ def stop(copier: PartitionCopier) -> None:
 
 
 def leave_out(copier: PartitionCopier) -> None:
-    copier.left_out(ERROR)
+    copier.left_out(MirrorFlowError("the topic has no leader"))
+
+
+def leave_out_without_permission(copier: PartitionCopier) -> None:
+    copier.left_out(NotAuthorizedError(cluster="east", operation="Read", resource="topic orders"))
+
+
+def lose_source_broker(copier: PartitionCopier) -> None:
+    copier.fetch_failed(UNREACHABLE)
+
+
+def lose_target_broker(copier: PartitionCopier) -> None:
+    copier.write_failed(UNREACHABLE)
 
 
 def delay(copier: PartitionCopier) -> None:
@@ -78,23 +92,32 @@ def leave(copier: PartitionCopier) -> None:
         (RESUMING, resync, RESUMING),
         (RESUMING, stop, STOPPED),
         (RESUMING, leave_out, RESUMING),
+        (RESUMING, leave_out_without_permission, STOPPED),
+        (RESUMING, lose_source_broker, RESUMING),
+        (RESUMING, lose_target_broker, RESUMING),
         (RESUMING, delay, RESUMING),
         (RESUMING, leave, LEAVING),
         (COPYING, resume_it, COPYING),
         (COPYING, resync, RESUMING),
         (COPYING, stop, STOPPED),
+        (COPYING, lose_source_broker, COPYING),
+        (COPYING, lose_target_broker, COPYING),
         (COPYING, delay, COPYING),
         (COPYING, leave, LEAVING),
         (STOPPED, resume_it, COPYING),
         (STOPPED, resync, STOPPED),
         (STOPPED, stop, STOPPED),
         (STOPPED, leave_out, RESUMING),
+        (STOPPED, lose_source_broker, STOPPED),
+        (STOPPED, lose_target_broker, STOPPED),
         (STOPPED, delay, STOPPED),
         (STOPPED, leave, LEAVING),
         (LEAVING, resume_it, LEAVING),
         (LEAVING, resync, LEAVING),
         (LEAVING, stop, LEAVING),
         (LEAVING, delay, LEAVING),
+        (LEAVING, lose_source_broker, LEAVING),
+        (LEAVING, lose_target_broker, LEAVING),
         (LEAVING, leave, LEAVING),
     ],
 )
@@ -107,6 +130,36 @@ def test_an_event_leads_to_the_state_of_the_diagram(
     event(copier)
 
     assert copier.state is after
+
+
+@pytest.mark.parametrize("lose_broker", [PartitionCopier.fetch_failed, PartitionCopier.write_failed])
+@pytest.mark.parametrize(
+    ("state", "effects", "error"),
+    [
+        (RESUMING, (Signal.REFRESH_LEADER,), None),
+        (COPYING, (Signal.REFRESH_LEADER, Signal.REPORT), UNREACHABLE),
+        (STOPPED, (), ERROR),
+        (LEAVING, (Signal.REFRESH_LEADER,), None),
+    ],
+)
+def test_leaders_are_looked_up_when_a_broker_is_lost_unless_the_partition_has_stopped(
+    lose_broker: Callable[[PartitionCopier, MirrorFlowError], Effects],
+    state: CopierState,
+    effects: Effects,
+    error: MirrorFlowError | None,
+) -> None:
+    copier = COPIER_IN[state]()
+
+    assert lose_broker(copier, UNREACHABLE) == effects
+    assert copier.health.error is error
+
+
+def test_a_partition_is_left_out_once_for_each_error() -> None:
+    """The same error again is no news."""
+    copier = resuming()
+
+    assert copier.left_out(UNREACHABLE) == (Signal.REPORT,)
+    assert not copier.left_out(UNREACHABLE)
 
 
 @pytest.mark.parametrize(("before", "after"), ILLEGAL)

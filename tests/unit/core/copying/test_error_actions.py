@@ -2,16 +2,31 @@
 
 import pytest
 
-from mirrorflow_core.copying.effects import Count, Effects, ReadFrom, ResolveLoss, Signal, StopPartition
+from mirrorflow_core.copying.effects import (
+    Count,
+    Effects,
+    ReadFrom,
+    ResolveLoss,
+    Retry,
+    Signal,
+    StopPartition,
+)
 from mirrorflow_core.copying.error_actions import (
     ErrorAction,
     RefusedBatchError,
     RefusedRecords,
     action_for_fetch_error,
     action_for_produce_error,
+    retry_of,
 )
 from mirrorflow_core.copying.partition import CopierState, PartitionCopier
-from mirrorflow_core.errors import CorruptBatchError
+from mirrorflow_core.errors import (
+    CorruptBatchError,
+    NotAuthorizedError,
+    RecordTooLargeError,
+    SourceDataLostError,
+    TargetDataLostError,
+)
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_core.wire.error_codes import (
     INVALID_RECORD,
@@ -140,6 +155,36 @@ def test_a_refused_batch_error_has_the_offset_the_broker_message_and_the_remedie
     assert "BatchRefused" == error.reason
 
 
+@pytest.mark.parametrize(
+    ("error", "retry"),
+    [
+        (NotAuthorizedError(cluster="west", operation="Write", resource="topic orders"), Retry.LATER),
+        (
+            RecordTooLargeError(topic="orders", partition=2, target_topic="orders", offset=7, size_bytes=9),
+            Retry.WITH_NEW_LIMIT,
+        ),
+        (
+            SourceDataLostError(topic="orders", partition=2, wanted=7, found=9, how="deleted", then=""),
+            Retry.NEVER,
+        ),
+        (TargetDataLostError(topic="orders", partition=2, target_topic="orders", how="trimmed"), Retry.NEVER),
+    ],
+)
+def test_a_stopped_partition_is_tried_again_unless_a_person_must_decide(error, retry):
+    assert retry_of(error) is retry
+
+
+def test_a_partition_refused_twice_in_a_row_resumes_after_a_pause():
+    copier = begun_copier(0)
+
+    first = refuse(copier, 15, NOT_ENOUGH_REPLICAS)
+    resume(copier, 0)
+    second = refuse(copier, 15, NOT_ENOUGH_REPLICAS)
+
+    assert Signal.RESUME in first
+    assert Signal.RESUME_LATER in second
+
+
 def refuse(
     copier: PartitionCopier, count: int, code: int, message: str = "", records: tuple[int, ...] = ()
 ) -> Effects:
@@ -168,7 +213,7 @@ def test_a_refused_record_stops_the_partition():
 
     assert "the record at source offset 100" in str(copier.health.error)
     assert copier.health.error is not None
-    assert StopPartition(copier.health.error) in effects
+    assert StopPartition(copier.health.error, Retry.LATER) in effects
     assert (copier.state, copier.omission) == (CopierState.STOPPED, None)
 
 

@@ -224,7 +224,7 @@ class CopierRig:
         """Carries out effects as the shell does."""
         for effect in effects:
             match effect:
-                case Signal.RESUME:
+                case Signal.RESUME | Signal.RESUME_LATER:
                     self.needs_resume = True
                 case Signal.JOIN_TRANSACTION:
                     self.transaction.want(self.copier)
