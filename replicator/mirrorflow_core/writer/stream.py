@@ -49,8 +49,6 @@ class Span(NamedTuple):
     def source_offset(self, ordinal: int) -> int:
         """Returns the source offset of the record with *ordinal*."""
         index = ordinal - self.first
-        if index == self.count - 1:
-            return self.next_offset - 1
         return self.base_offset + index if self.offsets is None else self.offsets[index]
 
     def skip_to(self, next_offset: int, source_epoch: int) -> "Span":

@@ -194,14 +194,14 @@ def refuse(
 
 
 @pytest.mark.parametrize(
-    ("records", "cut_at"),
-    [((10, 11), 110), ((), 107)],
-    ids=["indexes from the broker", "half of the batch"],
+    ("count", "records", "cut_at"),
+    [(15, (10, 11), 110), (15, (), 107), (2, (1,), 101), (2, (), 101)],
+    ids=["indexes from the broker", "half of the batch", "its last record", "half of two records"],
 )
-def test_the_records_before_a_refused_one_are_sent_first(records, cut_at):
+def test_the_records_before_a_refused_one_are_sent_first(count, records, cut_at):
     copier = begun_copier(0)
 
-    refuse(copier, 15, INVALID_TIMESTAMP, records=records)
+    refuse(copier, count, INVALID_TIMESTAMP, records=records)
 
     assert (copier.packer.cut_at, copier.health.error, copier.omission) == (cut_at, None, None)
 
@@ -241,6 +241,7 @@ def test_a_batch_that_fails_at_the_target_stops_its_partition_in_the_next_sessio
         ((0, 1, 5), 15, 102, "2 records at source offset 100"),
         ((), 1, 106, "the record at source offset 100"),
         ((0, 1), 2, 107, "2 records at source offset 100"),
+        ((0,), 2, 101, "the record at source offset 100"),
     ],
 )
 def test_refused_records_are_skipped_if_configured(records, count, next_offset, subject):

@@ -147,7 +147,7 @@ def test_an_alignment_with_batches_in_flight_is_refused():
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=8), st.integers(0, 99))
 def test_each_record_of_a_span_has_its_source_offset(steps, first):
-    """Offsets come from the list if there are gaps. The last record also covers skipped offsets after it."""
+    """Offsets come from the list if there are gaps. Offsets that are skipped after the last record do not count."""
     offsets = [sum(steps[: i + 1]) for i in range(len(steps))]
     gapped = span(first, len(offsets), offsets[0], offsets[-1] + 1, offsets)
     dense = span(first, len(steps), 50)
@@ -155,8 +155,8 @@ def test_each_record_of_a_span_has_its_source_offset(steps, first):
 
     ordinals = range(first, first + len(steps))
     assert offsets == [gapped.source_offset(ordinal) for ordinal in ordinals]
-    assert [*range(50, 50 + len(steps))] == [dense.source_offset(ordinal) for ordinal in ordinals]
-    assert 98 == padded.source_offset(first + len(steps) - 1)
+    for ungapped in (dense, padded):
+        assert [*range(50, 50 + len(steps))] == [ungapped.source_offset(ordinal) for ordinal in ordinals]
 
 
 def test_a_batch_that_replaces_a_refused_one_is_not_delivered():
