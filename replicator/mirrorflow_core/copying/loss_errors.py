@@ -28,6 +28,11 @@ class DetectedLoss(NamedTuple):
     found: int
     how: str
 
+    @property
+    def is_trimmed(self) -> bool:
+        """Whether records before `found` were deleted; otherwise the log was truncated to it."""
+        return self.wanted < self.found
+
 
 def detected_loss(wanted: int, log_start: int | None, log_end: int | None) -> DetectedLoss | None:
     """Returns what is lost if offset *wanted* is not in the source's log; None if it is, or the log could not be read."""

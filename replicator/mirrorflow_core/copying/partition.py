@@ -190,7 +190,9 @@ class PartitionCopier:
 
     def may_fetch_soon(self) -> bool:
         """Returns whether it may want to fetch more at any moment."""
-        return self.state in {CopierState.RESUMING, CopierState.COPYING}
+        if self.state is CopierState.RESUMING:
+            return self.source not in self.session.start.waiting
+        return self.state is CopierState.COPYING and not self.cursor.is_waiting
 
     def fetched(self, response: PartitionFetchResponse, asked_offset: int) -> Effects:
         """Queues the records of a fetch response, or reacts to its error."""
@@ -236,8 +238,10 @@ class PartitionCopier:
             if self.cursor.write_first(self.packer) or self._is_resolving_loss:
                 return reported
             self._is_resolving_loss = True
+            self.cursor.wait_for_leader()
             return *reported, ResolveLoss(self.cursor.offset, self.resyncs)
         if action is not ErrorAction.STOP:
+            self.cursor.wait_for_leader()
             return *reported, Signal.REFRESH_LEADER
         alias = self.session.source_alias
         return *reported, *self._stop(error_actions.fetch_error(code, self.source, alias))
@@ -357,7 +361,7 @@ class PartitionCopier:
             session.log_append_time_topics.discard(self.target_topic)
         elif mode.is_plain and not is_known:
             # The timestamp itself does not matter: another producer may have written in the same millisecond.
-            self.uncertain.note_repeat(stream, base_offset)
+            self.uncertain.note_repeat(stream.suspect(), base_offset)
             return self._resync()
         delivered = stream.delivered
         span, continues = stream.acknowledge(base_offset)
@@ -504,19 +508,22 @@ class PartitionCopier:
         """Another leader of the target was found, the same one in another epoch, or another topic of the same name."""
         return self._resync()
 
-    @unusual
     def fetch_failed(self, error: MirrorFlowError) -> Effects:
         """The source broker from which it reads cannot be reached."""
         return self._broker_lost(error)
 
-    @unusual
     def write_failed(self, error: MirrorFlowError) -> Effects:
         """The target broker to which it writes cannot be reached."""
         return self._broker_lost(error)
 
     def _broker_lost(self, error: MirrorFlowError) -> Effects:
         if self.state is CopierState.STOPPED:
-            return NOTHING  # when it is tried again, its leaders are looked up
+            # When it is tried again, its leaders are looked up. Not recorded: its log keeps what it stopped at.
+            return NOTHING
+        return self._refresh_leader(error)
+
+    @unusual
+    def _refresh_leader(self, error: MirrorFlowError) -> Effects:
         if self.state is CopierState.COPYING and self.health.delayed(error):
             return Signal.REFRESH_LEADER, Signal.REPORT
         return (Signal.REFRESH_LEADER,)
@@ -530,11 +537,14 @@ class PartitionCopier:
         """Returns whether the source topic with *topic_id* may be the one that it reads, not another of the same name."""
         return self.map_stream is None or not _was_recreated(self.map_stream.source_topic_id, topic_id)
 
-    def note_source_epoch(self, epoch: int) -> None:
-        """Notes the leader epoch of the source, by metadata."""
-        if epoch != self.cursor.leader_epoch:
-            self._add("note_source_epoch", epoch)
-            self.cursor.note_leader_epoch(epoch)
+    def source_leader_seen(self, epoch: int) -> Effects:
+        """The metadata has a leader of the source partition, with leader *epoch*."""
+        cursor = self.cursor
+        was_waiting = cursor.is_waiting
+        if was_waiting or epoch != cursor.leader_epoch:
+            self._add("source_leader_seen", epoch)
+            cursor.note_leader_epoch(epoch)
+        return FETCH if was_waiting else NOTHING
 
     # -- where to continue
 
@@ -636,9 +646,11 @@ class PartitionCopier:
             error = source_lost(self.source, omission, self.session)
             if self.session.loss_policy is LossPolicy.FAIL:
                 return self._stop(error)
-            lost_records = max(0, omission.found - omission.wanted)
+            # Records before the loss that were in flight and are not delivered are lost, too, or still in the source.
+            lost_records = max(0, omission.found - pair.source_offset - 1) if omission.is_trimmed else 0
             alerts = self._continue_after_loss(error, now_ms, lost_records=lost_records)
-            pair = pair._replace(source_offset=omission.found - 1, source_epoch=UNKNOWN)
+            if omission.is_trimmed or omission.found <= pair.source_offset:
+                pair = pair._replace(source_offset=omission.found - 1, source_epoch=UNKNOWN)
         elif omission is not None and pair.ordinal + 1 == omission.ordinal:
             lost_records = omission.next_offset - pair.source_offset - 1
             alerts = self._continue_after_loss(omission.error, now_ms, lost_records=lost_records)

@@ -25,7 +25,7 @@ class ReadCursor:
 
     __slots__ = (
         "_aborted", "_partition", "_read_committed", "_request_bytes_min", "_response_bytes", "_writes_first",
-        "end_offset", "high_watermark", "is_full", "last_epoch", "leader_epoch", "log_start", "offset",
+        "end_offset", "high_watermark", "is_full", "is_waiting", "last_epoch", "leader_epoch", "log_start", "offset",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition, *, read_committed: bool) -> None:
@@ -42,9 +42,10 @@ class ReadCursor:
         self._response_bytes = RESPONSE_BYTES_MIN
         self._writes_first = False  # what was read is written before more is read
         self.is_full = False  # it reads no more until there is room
+        self.is_waiting = False  # it reads no more until the source's leader was looked up
 
     def request(self, response_bytes: int, packer: Packer, log: EventLog) -> FetchFrom | None:
-        """Returns what to fetch next; None while *packer* has enough. Adds what has changed to *log*.
+        """Returns what to fetch next; None while *packer* has enough, or it waits. Adds what has changed to *log*.
 
         It is at most *response_bytes*, unless the next batch is known to be larger.
         """
@@ -58,7 +59,7 @@ class ReadCursor:
         )
         if log.events is not None and before != (response_bytes, self._writes_first, self.is_full):
             log.events.append(("next_fetch", (response_bytes,), {}))
-        if self.is_full:
+        if self.is_full or self.is_waiting:
             return None
         size = max(self._request_bytes_min, response_bytes)
         return FetchFrom(self.offset, self.leader_epoch, self.last_epoch, size)
@@ -79,6 +80,11 @@ class ReadCursor:
     def seek(self, offset: int, last_epoch: int) -> None:
         """Continues at *offset*, after a record of leader epoch *last_epoch* (-1: unknown)."""
         self.offset, self.last_epoch = offset, last_epoch
+        self.is_waiting = False
+
+    def wait_for_leader(self) -> None:
+        """Reads no more until the source's leader was looked up: the broker would refuse each fetch at once."""
+        self.is_waiting = True
 
     def note_end(self, end_offset: int) -> None:
         """Notes where the source's log ends; -1: unknown."""
@@ -86,7 +92,7 @@ class ReadCursor:
 
     def note_leader_epoch(self, epoch: int) -> None:
         """Notes the leader epoch of the source, by metadata."""
-        self.leader_epoch = epoch
+        self.leader_epoch, self.is_waiting = epoch, False
 
     def note_ends(self, response: PartitionFetchResponse) -> None:
         """Notes where the source's log begins and ends now, by a *response* without an error."""
@@ -102,20 +108,28 @@ class ReadCursor:
     def take(self, response: PartitionFetchResponse, packer: Packer, stream: Stream, log: EventLog) -> int:
         """Adds the batches of *response* to *packer*, and their headers to *log*; returns the number of records left out.
 
-        Raises CorruptBatchError if the first batch cannot be one.
+        Raises CorruptBatchError if the first batch cannot be one, or a marker cannot be read.
         """
         self.note_ends(response)
         if not len(response.records):
             return 0
         try:
-            batches = packer.split(response.records)
+            return self._take_batches(response, packer, stream, log)
         except CorruptRecordsError as error:
-            if log.events is not None:
-                log.events.append(("corrupt", str(error)))
             topic, partition = self._partition
             raise CorruptBatchError(
                 topic=topic, partition=partition, offset=self.offset, problem=str(error)
             ) from error
+
+    def _take_batches(
+        self, response: PartitionFetchResponse, packer: Packer, stream: Stream, log: EventLog
+    ) -> int:
+        try:
+            batches = packer.split(response.records)
+        except CorruptRecordsError as error:
+            if log.events is not None:
+                log.events.append(("corrupt", str(error)))
+            raise
         if not batches:
             # Even the first batch was cut off: a batch larger than the requested size is returned whole only
             # if it is the first of the response.

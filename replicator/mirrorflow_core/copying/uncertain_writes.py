@@ -32,12 +32,12 @@ class UncertainWrites:
         """Counts a batch without a known outcome."""
         self.lost_batches += 1
 
-    def note_repeat(self, stream: Stream, base_offset: int) -> None:
-        """Notes that the leader had the oldest batch in flight of *stream* already, at *base_offset*; only the first time."""
-        self.repeat = self.repeat or Repeat(stream.suspect(), base_offset)
+    def note_repeat(self, span: Span, base_offset: int) -> None:
+        """Notes that the leader had *span* already, at *base_offset*. The first repeat of a session is examined."""
+        self.repeat = self.repeat or Repeat(span, base_offset)
 
     def note_foreign_repeat(self) -> None:
-        """Notes that another producer has written the batch which the leader had already."""
+        """Marks the repeat as foreign: the batch in the leader's log is another producer's."""
         if self.repeat is not None:
             self.repeat = self.repeat._replace(is_foreign=True)
 

@@ -158,7 +158,7 @@ class BrokerRoutes:
             is_same = (
                 dispatch.reader is self.readers.get(source_leader) and copier.cursor.leader_epoch == epoch
             )
-            copier.note_source_epoch(epoch)
+            dispatch.apply(copier.source_leader_seen(epoch))
             if not is_same or dispatch.reader is None or was_recreated:
                 self.read_from(dispatch, source_leader)
         if target_leader is not None:

@@ -171,6 +171,8 @@ class Task:
                 case Signal.RESUME | Signal.RESUME_LATER:
                     pause_ms = self.random.choice((0, 0, 1, 5)) if copier.refusals else 0
                     link.due_ms = self.world.now_ms + pause_ms
+                case Signal.REFRESH_LEADER:
+                    self.apply(copier, copier.source_leader_seen(copier.cursor.leader_epoch))
                 case ResolveLoss():
                     end = self.world.sources[copier.source].end
                     self.apply(copier, copier.loss_resolved(effect, 0, end))

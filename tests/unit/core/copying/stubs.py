@@ -7,6 +7,7 @@ from mirrorflow_core.copying.partition import PartitionCopier, ResumeFacts
 from mirrorflow_core.copying.session import CopySession
 from mirrorflow_core.offsets.offset_map import MapStream
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.wire.produce import Buffer
 from mirrorflow_core.wire.records import Record
 from mirrorflow_core.writer.broker_requests import Producer
@@ -36,6 +37,7 @@ def new_session(
     unfenced_reason: str | None = None,
     skips_refused: bool = False,
     read_committed: bool = False,
+    loss_policy: LossPolicy = LossPolicy.FAIL,
     partitions: int = 10,
 ) -> CopySession:
     """A session that copies partitions 0, 1, ... of topic orders from source offset 100."""
@@ -47,6 +49,7 @@ def new_session(
         target_alias="west",
         skips_refused=skips_refused,
         read_committed=read_committed,
+        loss_policy=loss_policy,
     )
 
 

@@ -154,6 +154,26 @@ def test_leaders_are_looked_up_when_a_broker_is_lost_unless_the_partition_has_st
     assert copier.health.error is error
 
 
+def test_an_outage_keeps_the_events_at_which_a_partition_stopped() -> None:
+    """Its log has room for two segments. Broker after broker may be lost while it is stopped."""
+    copier = stopped()
+    before = copier.replay_document()["segments"]
+
+    copier.fetch_failed(UNREACHABLE)
+    copier.write_failed(UNREACHABLE)
+
+    assert copier.replay_document()["segments"] == before
+
+
+def test_readers_do_not_wait_for_a_partition_that_the_session_leaves_out() -> None:
+    """While they wait for one, they ask for the others a hundred times a second."""
+    waits, left_out = resuming(), resuming()
+    left_out.session.start.waiting[left_out.source] = UNREACHABLE
+
+    assert waits.may_fetch_soon()
+    assert not left_out.may_fetch_soon()
+
+
 def test_a_partition_is_left_out_once_for_each_error() -> None:
     """The same error again is no news."""
     copier = resuming()

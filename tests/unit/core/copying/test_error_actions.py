@@ -27,7 +27,9 @@ from mirrorflow_core.errors import (
     SourceDataLostError,
     TargetDataLostError,
 )
+from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
+from mirrorflow_core.wire.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 from mirrorflow_core.wire.error_codes import (
     INVALID_RECORD,
     INVALID_TIMESTAMP,
@@ -38,7 +40,8 @@ from mirrorflow_core.wire.error_codes import (
     UNKNOWN_SERVER_ERROR,
     name_of,
 )
-from mirrorflow_core.wire.fetch import FetchKey, PartitionFetchResponse
+from mirrorflow_core.wire.fetch import FetchFrom, FetchKey, PartitionFetchResponse
+from mirrorflow_core.wire.records import Record
 from tests.unit.core.copying.stubs import (
     begun_copier,
     new_copier,
@@ -47,6 +50,7 @@ from tests.unit.core.copying.stubs import (
     resume,
     signals,
 )
+from tests.unit.core.wire.strategies import batch_of, with_attributes
 
 CODES = range(-1, 120)
 
@@ -292,6 +296,73 @@ def test_a_refused_fetch_is_recorded_as_an_obstacle():
         kind=ObstacleKind.FETCH_REFUSED, name="NOT_LEADER_OR_FOLLOWER", times=2
     )
     assert effects == 2 * [(Count("NOT_LEADER_OR_FOLLOWER"), Signal.REPORT, Signal.REFRESH_LEADER)]
+
+
+def test_a_marker_that_cannot_be_read_stops_the_partition():
+    """As any corrupt batch does. The other partitions of the response are copied."""
+    copier = begun_copier(0, new_session(read_committed=True))
+    marker = with_attributes(
+        batch_of([Record(0, 0, b"?", b"")], base_offset=100, producer_id=7), CONTROL_BIT | TRANSACTIONAL_BIT
+    )
+    response = PartitionFetchResponse(
+        KEY, 0, 101, 101, 5, ((7, 90),), -1, memoryview(bytes(marker.data)), None
+    )
+
+    copier.fetched(response, 100)
+    _, effects = copier.next_batch(0, 1 << 20)
+
+    assert isinstance(copier.health.error, CorruptBatchError)
+    assert "the control record at offset 100 has no type" in str(copier.health.error)
+    assert StopPartition(copier.health.error, Retry.LATER) in effects
+
+
+def test_a_refused_fetch_is_not_repeated_before_the_leader_was_looked_up():
+    """The broker would refuse it again at once, as often as its responses come."""
+    copier = begun_copier(0)
+    assert copier.next_fetch(1 << 20) is not None
+
+    copier.fetched(fetch_response(error=NOT_LEADER_OR_FOLLOWER), copier.cursor.offset)
+
+    assert copier.next_fetch(1 << 20) is None
+    assert not copier.may_fetch_soon()
+    assert copier.source_leader_seen(7) == (Signal.FETCH,)
+    assert copier.next_fetch(1 << 20) == FetchFrom(100, 7, -1, 1 << 20)
+    assert not copier.source_leader_seen(7)
+
+
+def test_nothing_is_fetched_while_a_loss_is_resolved():
+    copier = begun_copier(0, new_session(loss_policy=LossPolicy.ALERT))
+    copier.fetched(fetch_response(error=OFFSET_OUT_OF_RANGE), 100)
+
+    assert copier.next_fetch(1 << 20) is None
+    copier.loss_resolved(ResolveLoss(100, copier.resyncs), 150, 200)
+    resume(copier, 0)
+
+    assert copier.next_fetch(1 << 20) == FetchFrom(150, -1, -1, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("log_start", "log_end", "next_offset", "lost_records"),
+    [
+        (0, 104, 100, 0),  # the first of the refused records are still in the source
+        (0, 90, 90, 0),
+        (120, 200, 120, 20),
+    ],
+)
+def test_after_a_loss_copying_continues_where_the_source_and_the_target_have_the_same_records(
+    log_start, log_end, next_offset, lost_records
+):
+    """The source loses records while a batch of 10 before them is in flight, which is refused."""
+    copier = begun_copier(0, new_session(loss_policy=LossPolicy.ALERT))
+    put_in_flight(copier, 10)
+    copier.cursor.seek(110, 0)
+    copier.fetched(fetch_response(error=OFFSET_OUT_OF_RANGE), 110)
+    copier.loss_resolved(ResolveLoss(110, copier.resyncs), log_start, log_end)
+
+    copier.refused(NOT_ENOUGH_REPLICAS, "")
+    resume(copier, 0)
+
+    assert (copier.cursor.offset, copier.counts.lost_records) == (next_offset, lost_records)
 
 
 def test_a_diverging_epoch_counts_as_a_refusal_and_updates_the_source_end():

@@ -636,6 +636,16 @@ def test_each_response_shows_whether_the_target_sets_timestamps():
     assert topics == set()
 
 
+def test_all_batches_in_flight_are_answered_although_each_response_has_a_timestamp():
+    """The target sets timestamps from now on. Until each batch has its response, the partition cannot resume."""
+    rig = started_rig(in_flight=2)
+    for _ in range(2):
+        rig.acknowledge(rig.stream.expected_target, TIMESTAMP_MS)
+
+    assert rig.copier.is_drained
+    assert rig.needs_resume
+
+
 def test_a_batch_that_replaces_a_refused_one_is_not_counted_and_ends_the_session():
     rig = started_rig(in_flight=2)
     records_before = rig.copier.counts.records
