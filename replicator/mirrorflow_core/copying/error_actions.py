@@ -3,9 +3,8 @@
 Error codes are Kafka's (Errors.java).
 """
 
-from collections.abc import Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from mirrorflow_core.copying.effects import Retry
 from mirrorflow_core.errors import (
@@ -57,11 +56,12 @@ from mirrorflow_core.wire.error_codes import (
     name_of,
 )
 from mirrorflow_core.wire.produce import ALL_CODECS
-from mirrorflow_core.writer.stream import Span
 
-# Refusals that mean that this producer is fenced, or that leave open whether the batch was appended.
+# Refusals that end the session: this producer is fenced, or it is open whether the batch was appended.
 # A leader that is replaced, or whose disk fails, may have appended the batch before.
-FINAL_CODES: Final = OUTCOME_UNKNOWN | EPOCH_IS_OVER | {DUPLICATE_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID}
+SESSION_ENDING_CODES: Final = (
+    OUTCOME_UNKNOWN | EPOCH_IS_OVER | {DUPLICATE_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID}
+)
 # Codecs of a target that refuses zstd (it is older, or its topic's format is).
 BEFORE_ZSTD: Final = ALL_CODECS - {ZSTD}
 _LEADER_MOVED = {
@@ -174,37 +174,6 @@ def retry_of(error: MirrorFlowError) -> Retry:
     if isinstance(error, RecordTooLargeError):
         return Retry.WITH_NEW_LIMIT
     return Retry.NEVER if isinstance(error, SourceDataLostError | TargetDataLostError) else Retry.LATER
-
-
-class RefusedRecords(NamedTuple):
-    """Records that the target refuses and that are skipped: `ordinal` is that of the first of them."""
-
-    ordinal: int
-    next_offset: int  # the source offset after them
-    error: PartitionError
-
-
-class RefusedPart(NamedTuple):
-    """The first refused records of a batch; none, if the records before *cut_at*, a source offset, are to be sent first."""
-
-    cut_at: int | None
-    records: int
-    next_offset: int  # the source offset after them
-
-
-def refused_part(span: Span, indexes: Sequence[int]) -> RefusedPart:
-    """Returns which records of *span*, a refused batch, are refused first; *indexes* are those that the target named.
-
-    Without indexes the first refused record is found by halving.
-    """
-    refused = sorted({index for index in indexes if 0 <= index < span.count})
-    first = refused[0] if refused else span.count // 2
-    if first > 0:
-        cut_at = span.source_offset(span.first + first)
-        return RefusedPart(cut_at, 0, cut_at)
-    count = next((place for place, index in enumerate(refused) if place != index), len(refused)) or 1
-    is_whole = count == span.count
-    return RefusedPart(None, count, span.next_offset if is_whole else span.source_offset(span.first + count))
 
 
 def fetch_error(code: int, source: TopicPartition, alias: str) -> MirrorFlowError:

@@ -1,22 +1,27 @@
 """One copied partition, from the start of a session to its end: a state machine without I/O and without a clock.
 
-        ┌── resync: new connection, refusal, lost response, pause, discontinuity ──┐
-        v                                                                          │
-    RESUMING ── `resumed`: it is known where to continue ────────────────────> COPYING
-      │   ^                                                                        │
-      │   └── `resumed`, after a pause; `left_out` ──┐                             │
-      └── error ─────────────────────────────────> STOPPED <───────────── error ───┘
+        ┌── resync: another connection or leader, a lost response, a refused batch, a loss, a frozen process ──┐
+        v                                                                                                       │
+    RESUMING ── `resumed`: it is known where to continue ──────────────────────────────────────────────────> COPYING
+      │   ^                                                                                                     │
+      │   └── `resumed`, when it is tried again; `left_out` ──┐                                                 │
+      └── error ──────────────────────────────────────────> STOPPED <───────────────────────────────── error ───┘
 
-`leave` makes each of them LEAVING, which is final. `copying.membership` draws where it stands in the transaction of its task.
+It begins as RESUMING, or as STOPPED by a batch that ended the last session. `leave` makes each of them LEAVING, which is final.
+`resumed` leads through RESUMING to COPYING in one call; it changes nothing while something is in flight or there is no connection,
+and asks for the end of the session where only the logs show where to continue. A resync of a partition that is not COPYING leaves
+its state, but drops what was fetched and moves it in the transaction of its task. `copying.membership` draws where it stands there:
+a partition that is COPYING sends nothing while its membership is silent.
 
-Events come in as method calls, and each returns the effects that its shell carries out (`copying.effects`). The way of a batch:
+Events come in as method calls, and most return the effects that its shell carries out (`copying.effects`). The way of a batch:
 `next_fetch` says where to fetch, `fetched` queues what was fetched, `next_batch` packs and numbers the next batch when a
 connection has room for one, and `acknowledged`, `refused` or `response_lost` says what became of the oldest one in flight.
 `copying.transaction` calls the events of the transaction: `joined`, `held`, `committed`, `released`, `change_mode`.
 
 Guarantees: batches are sent in the order of the source, under consecutive numbers, and only while the partition is COPYING.
 A partition that is RESUMING sends nothing, and continues only when there is a response to everything that it had in flight, or it is lost.
-What was asked before the last resync is discarded when it is answered (`resyncs`).
+A loss that was resolved, and a place in the transaction, count only if there was no resync since they were asked for (`resyncs`); a
+fetch response counts if it begins where the partition reads now.
 """
 
 from collections.abc import Sequence
@@ -49,7 +54,6 @@ from mirrorflow_core.copying.error_actions import (
     BEFORE_ZSTD,
     ErrorAction,
     RefusedBatchError,
-    RefusedRecords,
     action_for_fetch_error,
     action_for_produce_error,
 )
@@ -65,6 +69,7 @@ from mirrorflow_core.copying.membership import TransactionMembership, moved
 from mirrorflow_core.copying.partition_counts import PartitionCounts
 from mirrorflow_core.copying.partition_health import PartitionHealth
 from mirrorflow_core.copying.read_cursor import ReadCursor
+from mirrorflow_core.copying.refused_records import RefusedRecords, refused_part
 from mirrorflow_core.copying.session import CopySession
 from mirrorflow_core.copying.uncertain_writes import Repeat, UncertainWrites
 from mirrorflow_core.copying.write_mode_tracker import WriteModeTracker
@@ -82,7 +87,6 @@ from mirrorflow_core.wire.error_codes import (
 )
 from mirrorflow_core.wire.fetch import FetchFrom, PartitionFetchResponse
 from mirrorflow_core.wire.produce import BatchLimit, Buffer
-from mirrorflow_core.writer import session_end_reason
 from mirrorflow_core.writer.flow_plan import TopicIds, WritePoint
 from mirrorflow_core.writer.position import WriteMode
 from mirrorflow_core.writer.stream import Span, Stream
@@ -159,7 +163,7 @@ class PartitionCopier:
         # -- the transaction of its task
         self.membership = TransactionMembership.OUTSIDE
         # -- what it does next
-        # Lost or refused records, which are left out when it is known where to continue.
+        # Lost or refused records, which are passed over when it is known where to continue.
         self.omission: DetectedLoss | RefusedRecords | None = None
         self.refusals = 0  # in a row; the next attempt is delayed by them
         self.failed_starts = 0  # sessions that left it out, although nothing was wrong with it before them
@@ -306,11 +310,12 @@ class PartitionCopier:
         if events is not None:
             events.append(("packed", *packer.outcome(None if packed is None else packed[1])))
         if packed is None:
-            return None, self._why_no_batch(stream, mode)
+            return None, self._without_batch(stream, mode)
         data, span = packed
         if not in_flight:
             self._sent_ms = now_ms
         stream.take(span)
+        # Not `next_offset`: offsets that are skipped after the records must show as a gap.
         mode.taken(span.base_offset + span.count, span.source_epoch)
         self.counts.note_sent(span, now_ms)
         cursor = self.cursor
@@ -319,7 +324,8 @@ class PartitionCopier:
             return data, READY_AND_FETCH if packer else FETCH
         return data, READY if packer else NOTHING
 
-    def _why_no_batch(self, stream: Stream, mode: WriteModeTracker) -> Effects:
+    def _without_batch(self, stream: Stream, mode: WriteModeTracker) -> Effects:
+        """Asks for what the packer lacks: another mode, the transaction of the task, or more records."""
         if self.packer.needs_transaction and mode.is_plain:
             return self._want_change(mode.refuse_plain(stream.next_offset), mode)
         if self.packer.needs_transaction:
@@ -341,7 +347,8 @@ class PartitionCopier:
     def acknowledged(self, base_offset: int, append_time_ms: int, now_ms: int) -> Effects:
         """Counts the oldest batch in flight as delivered, unless the leader took another batch for it.
 
-        *append_time_ms* is -1 unless the target sets timestamps, or the leader had the batch already.
+        *append_time_ms* is -1 for a new batch of a topic with CreateTime. Otherwise the topic has LogAppendTime, or the leader
+        had the batch already.
         """
         stream, mode, session = self.stream, self.mode, self.session
         assert stream is not None
@@ -363,9 +370,8 @@ class PartitionCopier:
             # The timestamp itself does not matter: another producer may have written in the same millisecond.
             self.uncertain.note_repeat(stream.suspect(), base_offset)
             return self._resync()
-        delivered = stream.delivered
-        span, continues = stream.acknowledge(base_offset)
-        if stream.delivered is delivered:
+        span, continues, is_delivered = stream.acknowledge(base_offset)
+        if not is_delivered:
             # It follows a refused batch, at the place of that one: nothing counts as delivered before a resync.
             self.uncertain.note_lost()
             return self._resync()
@@ -401,7 +407,7 @@ class PartitionCopier:
         if code == CORRUPT_MESSAGE:
             self.packer.verify()
         ends: Effects = ()
-        if code in error_actions.FINAL_CODES:
+        if code in error_actions.SESSION_ENDING_CODES:
             ends = (EndSession(f"the target refused a batch with {name}"),)
         action = action_for_produce_error(code)
         reaction = self._react(action, code, message, span, records)
@@ -433,7 +439,7 @@ class PartitionCopier:
 
     def _refused_records(self, code: int, message: str, span: Span, records: Sequence[int]) -> Effects:
         """Has the records before the first refused one of *span* sent; then stops at it, or skips it."""
-        part = error_actions.refused_part(span, records)
+        part = refused_part(span, records)
         if part.cut_at is not None:
             self.packer.cut_before(part.cut_at)
         elif self.session.skips_refused:
@@ -608,12 +614,8 @@ class PartitionCopier:
 
     def uncommittable_reason(self, target_epoch: int) -> str | None:
         """Returns why a transaction with its records must not be committed; None if it may. *target_epoch* is by metadata."""
-        return session_end_reason.session_end_reason(
-            self.target,
-            self.stream,
-            has_lost_responses=not self.is_drained or self.uncertain.lost_batches > 0,
-            has_new_leader=target_epoch > self.target_epoch,
-        )
+        has_new_leader = target_epoch > self.target_epoch
+        return self.uncertain.uncommittable_reason(self.target, self.stream, has_new_leader=has_new_leader)
 
     def _begin(self, seen: ResumeFacts, point: WritePoint, now_ms: int) -> Effects:
         """Begins at *point*, which the takeover has found."""
@@ -630,7 +632,7 @@ class PartitionCopier:
         alerts: Effects = ()
         if (loss := start.losses.get(self.source)) is not None:
             error = loss_error(self.source, self.target_topic, loss, self.session)
-            alerts = self._continue_after_loss(error, now_ms)
+            alerts = self._alert_loss(error, now_ms)
         effects = self._align(self.stream, self.mode, pair, now_ms, was_cut_off=point.was_cut_off)
         self.stream.pass_markers(point.target_end - point.records_end)
         return *alerts, *effects
@@ -648,12 +650,12 @@ class PartitionCopier:
                 return self._stop(error)
             # Records before the loss that were in flight and are not delivered are lost, too, or still in the source.
             lost_records = max(0, omission.found - pair.source_offset - 1) if omission.is_trimmed else 0
-            alerts = self._continue_after_loss(error, now_ms, lost_records=lost_records)
+            alerts = self._alert_loss(error, now_ms, lost_records=lost_records)
             if omission.is_trimmed or omission.found <= pair.source_offset:
                 pair = pair._replace(source_offset=omission.found - 1, source_epoch=UNKNOWN)
         elif omission is not None and pair.ordinal + 1 == omission.ordinal:
             lost_records = omission.next_offset - pair.source_offset - 1
-            alerts = self._continue_after_loss(omission.error, now_ms, lost_records=lost_records)
+            alerts = self._alert_loss(omission.error, now_ms, lost_records=lost_records)
             self.refusals = 0
             pair = pair._replace(source_offset=omission.next_offset - 1, source_epoch=UNKNOWN)
         mode.rewind(pair.source_offset + 1)
@@ -711,7 +713,10 @@ class PartitionCopier:
 
     @usual
     def joined(self, resyncs: int, *, is_full: bool) -> Effects:
-        """It is a member of the open transaction; it had so many *resyncs* when that was asked. *is_full*: a commit follows."""
+        """The coordinator has added it to the open transaction. *is_full*: a commit follows.
+
+        *resyncs* is its count when it asked: if it differs now, it was resynced meanwhile, and asks again.
+        """
         is_resynced = self.state is not CopierState.COPYING or self.resyncs != resyncs
         self._enter(self.membership.when_joined(is_resynced=is_resynced, is_full=is_full))
         return READY
@@ -729,7 +734,10 @@ class PartitionCopier:
 
     @usual
     def released(self, *, is_marked: bool) -> Effects:
-        """Leaves the transaction, which is committed. *is_marked*: only its marker lies after what was delivered."""
+        """The transaction is committed, and it leaves it.
+
+        *is_marked*: it was not resynced meanwhile, so the commit marker took the next target offset.
+        """
         self._enter(TransactionMembership.OUTSIDE)
         if not is_marked or self.stream is None:
             return READY
@@ -743,7 +751,7 @@ class PartitionCopier:
 
     @usual
     def change_mode(self, change: ChangeMode, now_ms: int) -> Effects:
-        """Continues in another mode; the position at which it changes is committed."""
+        """Continues as *change* says, whose position is committed."""
         stream, mode = self.stream, self.mode
         assert stream is not None
         assert mode is not None
@@ -797,7 +805,7 @@ class PartitionCopier:
         )
         self.state = state
 
-    def _continue_after_loss(self, error: PartitionError, now_ms: int, *, lost_records: int = 0) -> Effects:
+    def _alert_loss(self, error: PartitionError, now_ms: int, *, lost_records: int = 0) -> Effects:
         self.counts.note_loss(error, now_ms, lost_records=lost_records)
         return Alert(error), Signal.REPORT
 
@@ -805,9 +813,9 @@ class PartitionCopier:
 
     def state_values(self) -> dict[str, Any]:
         """Returns everything that decides what it does next, for its event log; not the payloads."""
-        left_out = {"log", "session", "packer", "health", "__weakref__"}
+        unlogged = {"log", "session", "packer", "health", "__weakref__"}
         return {
-            **{name: getattr(self, name) for name in PartitionCopier.__slots__ if name not in left_out},
+            **{name: getattr(self, name) for name in PartitionCopier.__slots__ if name not in unlogged},
             "packer": self.packer.state_values(),
             "health": self.health.without_stall(),
             "plain_age_limit_ms": self.session.plain_age_limit_ms,

@@ -28,7 +28,7 @@ class PartitionHealth:
         self.is_halted, self.error = False, error
 
     def delayed(self, error: MirrorFlowError) -> bool:
-        """Notes that *error* delays the partition, unless one stopped it; returns whether it did."""
+        """Notes that *error* delays the partition, and returns True; if one has stopped it, notes nothing and returns False."""
         if self.is_halted:
             return False
         self.error = _without_frames(error)

@@ -1,4 +1,4 @@
-"""Tracks where one partition is read in the source, and which batches of a fetch response are copied.
+"""Tracks where one partition is read in the source, how much may be queued, and which batches of a response are copied.
 
 The cursor moves only forward, over records and over what the stream leaves out (markers, aborted records). It
 knows the leader epoch of the record before it. So a source whose log was truncated and rewritten reports that
@@ -106,7 +106,7 @@ class ReadCursor:
         return 0 <= self.end_offset < self.high_watermark
 
     def take(self, response: PartitionFetchResponse, packer: Packer, stream: Stream, log: EventLog) -> int:
-        """Adds the batches of *response* to *packer*, and their headers to *log*; returns the number of records left out.
+        """Adds the batches of *response* to *packer*, and their headers to *log*; returns the number of records that are not copied.
 
         Raises CorruptBatchError if the first batch cannot be one, or a marker cannot be read.
         """

@@ -147,7 +147,9 @@ class TaskTransaction:
         """Returns whether *copier* is a member that has written everything that its source is known to have."""
         return copier in self._members and _is_idle(copier)
 
-    def acknowledged(self, copiers: Iterable[PartitionCopier], wall_ms: int) -> list[WriterPosition]:
+    def acknowledged_positions(
+        self, copiers: Iterable[PartitionCopier], wall_ms: int
+    ) -> list[WriterPosition]:
         """Returns what is stored of each partition, then how far plain batches of *copiers* are acknowledged.
 
         The latter are marked as left where another producer has written a batch with our next number: none of ours follows.
@@ -312,6 +314,7 @@ class TaskTransaction:
         }
         now = yield from self._ask_leaders(positions, now)
         producer = self._producers.transactional
+        # A leader that has changed, by the response; and one that changes while positions are stored.
         if not self._has_problem([*members, *changes]) and positions:
             _, now = yield StorePositions(producer, list(positions.values()))
         if self._has_problem([*members, *changes]):

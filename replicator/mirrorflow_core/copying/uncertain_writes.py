@@ -1,7 +1,11 @@
-"""What one session does not know of the batches that a partition has sent.
+"""What one session does not know of the batches that a partition has sent, and what it must not do because of that.
 
 While something is uncertain, the acknowledged records do not show where the partition continues: the session ends, and the next
 one finds in the logs what was written (`writer.session_end_reason`).
+
+    may it continue?           `end_reason`: when nothing is in flight any more
+    may they be committed?     `uncommittable_reason`: its records in the open transaction; a batch in flight may be one of them
+    may a position be stored?  `remain`: one without records, which later sessions take for the truth
 """
 
 from dataclasses import dataclass
@@ -50,7 +54,10 @@ class UncertainWrites:
         self.refused_next = None
 
     def remain(self, stream: Stream | None) -> bool:
-        """Returns whether what counts as acknowledged may not be in the target, or is not all that is there."""
+        """Returns whether what counts as acknowledged may not be in the target, or is not all that is there.
+
+        A refusal is no doubt: what was acknowledged before it is there.
+        """
         return bool(self.lost_batches or self.repeat or (stream is not None and stream.has_fallen_back))
 
     def end_reason(
@@ -70,4 +77,19 @@ class UncertainWrites:
             has_repeat=self.repeat is not None,
             refused_next=self.refused_next,
             has_diverged=has_diverged,
+        )
+
+    def uncommittable_reason(
+        self, target: TopicPartition, stream: Stream | None, *, has_new_leader: bool
+    ) -> str | None:
+        """Returns why a transaction with records of partition *target* must not be committed; None if it may.
+
+        Repeats and refusals do not matter: a repeat is of a plain batch, and a batch that was refused is not in the transaction.
+        """
+        has_in_flight = stream is not None and bool(stream.in_flight)
+        return session_end_reason.session_end_reason(
+            target,
+            stream,
+            has_lost_responses=has_in_flight or self.lost_batches > 0,
+            has_new_leader=has_new_leader,
         )

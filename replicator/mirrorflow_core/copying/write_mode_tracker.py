@@ -100,11 +100,9 @@ class WriteModeTracker:
             next_offset=batch.next_offset,
             records=batch.next_offset - first if is_whole else UNKNOWN,
             leader_epoch=batch.leader_epoch,
-            max_timestamp=oldest,
+            oldest_timestamp=oldest,
         )
-        decision = self._present.decide(
-            source_batch, now_ms=now_ms, wall_ms=now_ms, age_limit_ms=age_limit_ms
-        )
+        decision = self._present.decide(source_batch, now_ms=now_ms, age_limit_ms=age_limit_ms)
         return decision if isinstance(decision, ChangeMode) else None
 
     def refuse_plain(self, next_source_offset: int) -> ChangeMode:

@@ -123,10 +123,10 @@ class Stream:
         self.next_ordinal += span.count
         self._next_offset = span.next_offset
 
-    def acknowledge(self, base_offset: int) -> tuple[Span, bool]:
+    def acknowledge(self, base_offset: int) -> tuple[Span, bool, bool]:
         """Records that the oldest span in flight was written at *base_offset*.
 
-        Returns the span and whether it continues the previous one. After a refused span, the offset must leave room
+        Returns the span, whether it continues the previous one, and whether it is delivered. After a refused span, the offset must leave room
         for it; a leader that has forgotten the producer accepts any sequence number. After a suspect span, nothing
         counts.
         """
@@ -137,15 +137,15 @@ class Stream:
         if not continues:
             self.has_fallen_back |= base_offset < expected
         end = base_offset + count
-        is_next = expected == base_offset or not self.has_refusals
-        if is_next and not self.is_suspect:
+        is_delivered = (expected == base_offset or not self.has_refusals) and not self.is_suspect
+        if is_delivered:
             if epoch != self.delivered.source_epoch:
                 self.epochs = followed_by(self.epochs, epoch, self.delivered.source_offset + 1)
             for epoch, first_offset in skipped:
                 self.epochs = followed_by(self.epochs, epoch, first_offset)
             self.delivered = _new(OffsetPair, (next_offset - 1, first + count - 1, end - 1, epoch))
         self.expected_target = end
-        return span, continues
+        return span, continues, is_delivered
 
     def pass_markers(self, count: int) -> None:
         """Records that *count* markers of ours took the next target offsets."""

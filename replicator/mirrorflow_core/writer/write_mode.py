@@ -27,7 +27,7 @@ class SourceBatch(NamedTuple):
     next_offset: int  # after its last record
     records: int
     leader_epoch: int
-    max_timestamp: int  # the leader expires the producer by it
+    oldest_timestamp: int  # the leader expires the producer by it
 
     @property
     def has_gaps(self) -> bool:
@@ -74,14 +74,12 @@ class PartitionMode:
     mode: WriteMode
     next_source_offset: int
     source_epoch: int  # leader epoch of the record before; -1: unknown
-    last_gap_ms: int | None = None  # monotonic
+    last_gap_ms: int | None = None  # wall clock
     stays_in_transactions: bool = False
 
-    def decide(
-        self, batch: SourceBatch, *, now_ms: int, wall_ms: int, age_limit_ms: int
-    ) -> Write | ChangeMode:
+    def decide(self, batch: SourceBatch, *, now_ms: int, age_limit_ms: int) -> Write | ChangeMode:
         """Returns what to do before the next *batch* can be taken."""
-        is_old = not age_limit_ms or wall_ms - batch.max_timestamp >= age_limit_ms
+        is_old = not age_limit_ms or now_ms - batch.oldest_timestamp >= age_limit_ms
         mode = (
             WriteMode.TRANSACTION
             if is_old or batch.has_gaps or self._has_frequent_gaps(now_ms)

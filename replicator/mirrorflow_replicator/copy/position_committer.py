@@ -62,7 +62,7 @@ class PositionCommitter(Protocol):
     async def finish(self, timeout_s: float) -> None:
         """Commits at once, before partitions are given up."""
 
-    def acknowledged(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
+    def acknowledged_positions(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
         """Returns what is stored, then how far *copiers* are acknowledged, for the next session of the task."""
 
     def positions_lost(self) -> None:
@@ -118,7 +118,7 @@ class AtLeastOnceCommitter:
     async def finish(self, timeout_s: float) -> None:
         """Nothing is open."""
 
-    def acknowledged(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
+    def acknowledged_positions(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
         """Returns nothing: the next session obeys what is stored."""
         return []
 

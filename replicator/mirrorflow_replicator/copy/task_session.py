@@ -243,7 +243,7 @@ class TaskSession:
         """Returns what the partitions have acknowledged, for the next session; call it when the task has ended."""
         return tuple(
             AcknowledgedPosition(*position.topic_partition, encode_position(position).decode())
-            for position in self._committer.acknowledged(self.copiers.values())
+            for position in self._committer.acknowledged_positions(self.copiers.values())
         )
 
     def report(self, *, whole: bool = False) -> TaskReport:

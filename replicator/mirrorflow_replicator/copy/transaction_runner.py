@@ -106,9 +106,9 @@ class TransactionRunner:
         """Ends the session: the next one stores the positions of all of its partitions."""
         self.end("the offsets topic was deleted, or its records were")
 
-    def acknowledged(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
+    def acknowledged_positions(self, copiers: Iterable[PartitionCopier]) -> list[WriterPosition]:
         """Returns what is stored, then how far *copiers* are acknowledged, for the next session."""
-        return self._decisions.acknowledged(copiers, now_ms())
+        return self._decisions.acknowledged_positions(copiers, now_ms())
 
     # -- the loop
 

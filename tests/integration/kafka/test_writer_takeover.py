@@ -174,7 +174,7 @@ class Process:
             response = produced(await responses.popleft(), self.topics.on_target(partition))
             code = response.error
             if not code:
-                _, continues = stream.acknowledge(response.base_offset)
+                _, continues, _ = stream.acknowledge(response.base_offset)
                 code = 0 if continues else FOREIGN_RECORDS
         await asyncio.gather(*responses)
         return code

@@ -175,7 +175,7 @@ def _left_in_spite_of_lost_responses() -> tuple[Replaced, ...]:
 
 
 def _final_codes_are_harmless() -> tuple[Replaced, ...]:
-    return ((error_actions, "FINAL_CODES", frozenset()),)
+    return ((error_actions, "SESSION_ENDING_CODES", frozenset()),)
 
 
 def _offsets_are_not_compared() -> tuple[Replaced, ...]:

@@ -140,7 +140,7 @@ class Task:
         self.close()
         if not self.end_reason or self.process.is_out or self.is_leaving:
             return None
-        return self.transaction.acknowledged(self.copiers, self.world.now_ms)
+        return self.transaction.acknowledged_positions(self.copiers, self.world.now_ms)
 
     def close(self) -> None:
         """Closes the connections; sent batches may still arrive."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.copying.effects import EndSession
-from mirrorflow_core.copying.error_actions import FINAL_CODES
+from mirrorflow_core.copying.error_actions import SESSION_ENDING_CODES
 from mirrorflow_core.copying.membership import TransactionMembership
 from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.errors import UnreachableError
@@ -139,7 +139,7 @@ def session_end_reasons(copier: PartitionCopier, code: int) -> list[str]:
 
 
 @pytest.mark.parametrize("unfenced_reason", [UNFENCED, None])
-@pytest.mark.parametrize("code", sorted(FINAL_CODES | {UNKNOWN_SERVER_ERROR}))
+@pytest.mark.parametrize("code", sorted(SESSION_ENDING_CODES | {UNKNOWN_SERVER_ERROR}))
 def test_a_response_that_does_not_show_what_was_appended_ends_the_session(
     unfenced_reason: str | None, code: int
 ) -> None:

@@ -14,12 +14,12 @@ from mirrorflow_core.copying.effects import (
 from mirrorflow_core.copying.error_actions import (
     ErrorAction,
     RefusedBatchError,
-    RefusedRecords,
     action_for_fetch_error,
     action_for_produce_error,
     retry_of,
 )
 from mirrorflow_core.copying.partition import CopierState, PartitionCopier
+from mirrorflow_core.copying.refused_records import RefusedRecords
 from mirrorflow_core.errors import (
     CorruptBatchError,
     NotAuthorizedError,

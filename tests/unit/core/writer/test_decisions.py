@@ -62,8 +62,8 @@ def source_batch(first=10, records=5, *, next_offset=None, epoch=1, timestamp=NO
     return SourceBatch(first, next_offset or first + records, records, epoch, timestamp)
 
 
-def decide(mode, batch, now_ms=0):
-    return mode.decide(batch, now_ms=now_ms, wall_ms=NOW_MS, age_limit_ms=AGE_MS)
+def decide(mode, batch, now_ms=NOW_MS):
+    return mode.decide(batch, now_ms=now_ms, age_limit_ms=AGE_MS)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def test_the_write_mode_of_a_batch_follows_from_its_age_and_gaps(batch, decision
 
 def test_two_gaps_within_a_minute_cause_transactions_for_ten_minutes():
     mode = PLAIN
-    for time_ms, first in ((0, 12), (59_000, 20)):
+    for time_ms, first in ((NOW_MS, 12), (NOW_MS + 59_000, 20)):
         mode = mode.changed(ChangeMode(WriteMode.PLAIN, first, 1), time_ms)
 
-    assert decide(mode, source_batch(20), now_ms=60_000) == ChangeMode(WriteMode.TRANSACTION, 20, 1)
-    assert decide(mode, source_batch(20), now_ms=59_000 + 600_000) == Write()
+    assert decide(mode, source_batch(20), now_ms=NOW_MS + 60_000) == ChangeMode(WriteMode.TRANSACTION, 20, 1)
+    assert decide(mode, source_batch(20), now_ms=NOW_MS + 59_000 + 600_000) == Write()
 
 
 def test_the_age_limit_and_intervals_follow_broker_settings():

@@ -49,7 +49,7 @@ def test_no_record_is_skipped_or_counted_before_it_is_acknowledged(steps, ordina
             stream.pass_over(stream.next_offset + count, -1)
             (in_flight[-1] if in_flight else delivered)[1] += count
         elif in_flight and step == "acknowledge":
-            done, continues = stream.acknowledge(end)
+            done, continues, _ = stream.acknowledge(end)
             delivered = in_flight.popleft()
             end += done.count
             assert continues
