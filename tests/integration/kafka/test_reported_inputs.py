@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka import Producer
 
 from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
 from mirrorflow_kafka.admin import admin
@@ -22,6 +23,7 @@ from tests.integration.kafka.running import RunningCommand, beats
 
 COMMAND_WAIT_S = 300.0  # two seconds on an idle machine
 DAY_MS = 86_400_000
+LINGER_MS = 1_000  # so that the records of a transaction are one batch
 
 Names = Callable[[], str]
 
@@ -333,6 +335,32 @@ def test_records_without_a_key_are_skipped_in_a_compacted_copy_if_configured(
     for records_skipped in ("3 records at source offset 2", "2 records at source offset 7"):
         sentence = f"{topic}-0: target topic {copy} refuses {records_skipped} with INVALID_RECORD"
         assert log_text.count(sentence) == 1, log_text
+
+
+def test_refused_records_are_skipped_alone_at_both_ends_of_a_transaction(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """Each batch of two is followed by a commit marker, whose offset belongs to no record."""
+    topic = east.create_topic(unique_topic())
+    producer = Producer(
+        {"bootstrap.servers": east.bootstrap, "transactional.id": topic, "linger.ms": LINGER_MS}
+    )
+    producer.init_transactions(COMMAND_WAIT_S)
+    for keys in ((None, b"first"), (b"second", None)):
+        producer.begin_transaction()
+        for key in keys:
+            producer.produce(topic, key=key, value=b"value", partition=0)
+        producer.commit_transaction(COMMAND_WAIT_S)
+    copy = west.create_topic(f"{topic.upper()}.{topic}", config={"cleanup.policy": "compact"})
+    topic_settings = {"configs": {"exceptions": [{"topics": [topic], "exclude": ["cleanup.policy"]}]}}
+    skip = {"source": {"config": {"mirrorflow.refused.records": "skip"}}}
+    flow = flow_file(tmp_path, east, west, topic, topics=topic_settings, connectors=skip)
+
+    run = command(tmp_path, "run", "-f", flow, "--until-caught-up", "--log", tmp_path / "replicator.log")
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert [record.key for record in records(west, copy)] == [b"first", b"second"]
+    assert (tmp_path / "replicator.log").read_text().count("refuses the record at source offset") == 2
 
 
 def test_check_reports_records_older_than_their_topics_stricter_settings(
