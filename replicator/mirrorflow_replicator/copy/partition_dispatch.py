@@ -1,13 +1,16 @@
 """Carries the batches of one partition between its brokers: the whole way of a batch, from top to bottom.
 
-    client.broker_reader      fetches, and calls `fetched`
+    client.broker_reader      fetches, and calls `fetched`; when all partitions of the response have their part, it has each
+                              connection send what is ready (`broker_routes.BrokerRoutes.pump`)
     copying.partition         decides; `copying.read_cursor` and `copying.batch_packer` find the batches and pack them
     client.broker_writer      calls `next_batch` when its connection has room, and later says what became of the batch
-    copying.transaction       decides when positions are committed; `transaction_runner` asks the brokers
 
 Each event is passed to the partition's state machine, and the effects that it returns are carried out in order: the usual ones
-here (`apply`), the rare ones by the task (`TaskServices`). Nothing is queued in between, so that a record is sent in the same turn
-of the loop in which it arrived.
+here (`apply`), the rare ones by the task (`TaskServices`). Nothing is queued in between: if its connection has room, a record is
+sent in the same turn of the loop in which it arrived.
+
+A partition that needs the transaction of its task asks by `JOIN_TRANSACTION`: `copying.transaction` decides when it becomes a
+member (`joined`) and when its positions are committed; `transaction_runner` asks the brokers.
 """
 
 import asyncio
