@@ -112,3 +112,15 @@ capabilities: {drop: [ALL]}
 {{- $before := index .Chart.Annotations "mirrorflow.io/previous-version" -}}
 {{- default (compact (list .Chart.AppVersion $before)) .Values.replicator.versions | toJson -}}
 {{- end -}}
+
+{{/* The accounts whose Jobs may have a token for a switchover, as a JSON list of namespace/name. */}}
+{{- define "mirrorflow.switchoverAccounts" -}}
+{{- $accounts := list }}
+{{- range (.Values.switchovers).endpoints }}
+{{- $namespace := .namespace | default $.Release.Namespace }}
+{{- range .flows }}
+{{- $accounts = concat $accounts (list (printf "%s/%s" $namespace .) (printf "%s/%s-source" $namespace .)) }}
+{{- end }}
+{{- end }}
+{{- toJson (uniq $accounts) }}
+{{- end -}}

@@ -1,5 +1,6 @@
 """Fixtures for tests of the Helm chart: an API server with the chart installed for the whole cluster, without pods."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -18,9 +19,14 @@ from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.skipping import skip_without
 
 TEAM = "team"
+# For the pair east-west in the namespace of the team.
+FLOWS = ("east-to-west", "west-to-east")
+ENDPOINT = "kafka"
+SWITCHOVERS = {"endpoints": [{"namespace": TEAM, "service": ENDPOINT, "flows": FLOWS}]}
 VALUES = (
     "--set=watch.cluster=true",
     '--set-json=admission.workloads.initContainerRepositories=["registry.example/certificates"]',
+    f"--set-json=switchovers={json.dumps(SWITCHOVERS)}",
 )
 
 
@@ -38,8 +44,8 @@ def installed(
     """An API server with the chart installed; it is not shared, because the chart's policies apply to every namespace."""
     with ApiServer(folder=tmp_path_factory.mktemp("chart"), controllers=False) as server:
         helm = Helm(kubectl=server.kubectl.within(NAMESPACE))
+        server.kubectl("create", "namespace", TEAM)  # the chart creates Roles in it
         helm("install", RELEASE, str(CHART), "--create-namespace", *VALUES)
-        server.kubectl("create", "namespace", TEAM)
         yield server
 
 
