@@ -276,8 +276,8 @@ class SwitchoverProcess:
             return
         # A planned one checks it later. This one would promote, and then lead clients nowhere.
         is_unchecked = known is None and isinstance(session, UnplannedSession)
-        if is_unchecked and (problem := await endpoint_problem(self.job.settings)):
-            self.progress.note_refusal(f"spec.endpoint: {problem}")
+        if is_unchecked and (problem := await self._endpoint_problem()):
+            self.progress.note_refusal(problem)
             self._publish()
             return
         if known is not None and self.progress.note_superseded(known, session.journal.records):
@@ -294,6 +294,15 @@ class SwitchoverProcess:
         notes = session.checks.notes if isinstance(session, SwitchoverSession) else _loss_notes(last)
         self.progress.note_end(last, notes)
         self._publish()
+
+    async def _endpoint_problem(self) -> str:
+        """Returns which field of the endpoint keeps clients from being led, with the cure; "" if none does."""
+        settings = self.job.settings
+        if problem := await endpoint_problem(settings):
+            return f"spec.endpoint: {problem}"
+        if settings.endpoint_hook is not None and (problem := await settings.endpoint_hook.problem()):
+            return f"spec.endpoint.hook.{problem}"
+        return ""
 
     @contextlib.asynccontextmanager
     async def _watching_reverse(self, session: _Session) -> AsyncIterator[None]:

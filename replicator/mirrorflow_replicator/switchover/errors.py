@@ -7,6 +7,8 @@ MirrorFlowError
     ├── SwitchoverHeldError     another process carries the switchover out
     ├── RollbackOvertakenError  the switchover to roll back has gone on meanwhile
     ├── HookFailedError         a hook has not done its action
+    ├── HookJobFailedError      the Job of a hook has not done its action
+    ├── NetworkFenceFailedError a NetworkPolicy could not be put in force, or out of it
     ├── EndpointFailedError     the object that leads clients cannot be switched
     ├── CanaryFailedError       the application of a rehearsal cannot run
     ├── TailTakenError          another process writes the diverged tail
@@ -86,6 +88,24 @@ class HookFailedError(SwitchoverError):
         how = "has not ended in time and was stopped" if status is None else f"has ended with status {status}"
         why = f": {message}" if message else ""
         super().__init__(f"The hook {command[0]} {how} (action {action}){why}.")
+
+
+class HookJobFailedError(SwitchoverError):
+    """The Job of a hook has failed, or cannot be started: *problem*, and what to do. It may be run again."""
+
+    reason = "HookFailed"
+
+    def __init__(self, *, job: str, problem: str, action: str) -> None:
+        super().__init__(f"Job {job} has not done its action: {problem}; {action}.")
+
+
+class NetworkFenceFailedError(SwitchoverError):
+    """The NetworkPolicy of a fence is not changed: *problem*, and what to do. It may be tried again."""
+
+    reason = "FenceFailed"
+
+    def __init__(self, *, policy: str, problem: str, action: str) -> None:
+        super().__init__(f"NetworkPolicy {policy} cannot be changed: {problem}; {action}.")
 
 
 class EndpointFailedError(SwitchoverError):

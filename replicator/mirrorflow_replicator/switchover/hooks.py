@@ -1,12 +1,16 @@
-"""Runs a hook of the user: a command that fences, lifts or leads clients elsewhere, and has succeeded if it ends with 0."""
+"""Runs hooks of the user, which fence, lift or lead clients elsewhere: here a command, which has succeeded if it ends with 0.
+
+`hook_jobs` has the other form, a Job of Kubernetes.
+"""
 
 import asyncio
 import contextlib
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 from mirrorflow_replicator.switchover.errors import HookFailedError
 
@@ -22,12 +26,32 @@ class HookAction(Enum):
     PROMOTE = "promote"
 
 
+class SwitchoverHook(Protocol):
+    """A hook of a pair. It may be run again with the same action, and must succeed then."""
+
+    async def run(self, action: HookAction, variables: Mapping[str, str]) -> None:
+        """Runs it to its end, with *variables* in its environment. Raises SwitchoverError."""
+        ...
+
+    async def problem(self) -> str:
+        """Returns which field below that of the hook keeps it from being run, with the cure; "" if nothing does."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class HookSettings:
     """Program and arguments, without a shell."""
 
     command: tuple[str, ...]
     timeout_s: float
+
+    async def run(self, action: HookAction, variables: Mapping[str, str]) -> None:
+        await run_hook(self, action, variables)
+
+    async def problem(self) -> str:
+        if shutil.which(self.command[0]) is not None:
+            return ""
+        return f"command: {self.command[0]} is not a program of this machine; write the path of one."
 
 
 async def run_hook(settings: HookSettings, action: HookAction, variables: Mapping[str, str]) -> None:

@@ -19,12 +19,15 @@ from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import CheckpointSettings, ClientSettings, SourceSettings
+from mirrorflow_core.switchover.hook_jobs import FENCE_KINDS, HookJobKind
 from mirrorflow_core.switchover.record import SwitchoverLimits, SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverType
 from mirrorflow_replicator.config.connector_properties import parse_checkpoint
 from mirrorflow_replicator.config.worker_properties import load_standalone
-from mirrorflow_replicator.switchover.hooks import HookSettings
+from mirrorflow_replicator.switchover.hook_jobs import HookJobSettings
+from mirrorflow_replicator.switchover.hooks import HookSettings, SwitchoverHook
 from mirrorflow_replicator.switchover.loss_assessment import FlowProgress
+from mirrorflow_replicator.switchover.network_policy_fence import FencePolicy, NetworkFenceSettings
 from mirrorflow_replicator.switchover.pair_settings import EndpointObject, FenceKind, SwitchoverSettings
 
 REQUEST_FILE: Final = "switchover.json"
@@ -61,17 +64,17 @@ class SwitchoverJob:
 def load_switchover_job(folder: Path) -> SwitchoverJob:
     """Returns what the files in *folder* ask for. Raises SettingError, OSError."""
     given = _request(folder)
-    back = _source(folder, "back", "back-source")
+    forward, back = _source(folder, "forward", "forward-source"), _source(folder, "back", "back-source")
     try:
         settings = SwitchoverSettings(
             pair=given["pair"],
-            forward=_source(folder, "forward", "forward-source"),
+            forward=forward,
             forward_groups=_groups(folder),
             back=back,
             fence=FenceKind(given["fence"]),
             except_principals=tuple(given["exceptPrincipals"]),
-            fence_hook=_hook(given["fenceHook"]),
-            endpoint_hook=_hook(given["endpointHook"]),
+            fence_hook=_network_fence(given, forward) or _hook(given["fenceHook"], given, FENCE_KINDS),
+            endpoint_hook=_hook(given["endpointHook"], given, (HookJobKind.PROMOTE,)),
             endpoint_object=_endpoint(given["endpoint"]),
             probe=_probe(folder),
             max_lag_ms=given["maxLagMs"],
@@ -132,8 +135,38 @@ def _probe(folder: Path) -> ClientSettings | None:
     return _source(folder, "forward", "probe-source").source_admin
 
 
-def _hook(given: Mapping[str, Any] | None) -> HookSettings | None:
-    return None if given is None else HookSettings(tuple(given["command"]), float(given["timeoutSeconds"]))
+def _hook(
+    given: Mapping[str, Any] | None, request: Mapping[str, Any], kinds: tuple[HookJobKind, ...]
+) -> SwitchoverHook | None:
+    """Returns a hook: a command, or Jobs of *kinds*, which the operator prepares."""
+    if given is None:
+        return None
+    timeout_s = float(given["timeoutSeconds"])
+    if "jobsIn" in given:
+        return HookJobSettings(
+            namespace=given["jobsIn"],
+            pair=request["pair"],
+            switchover=request["id"],
+            kinds=kinds,
+            timeout_s=timeout_s,
+        )
+    return HookSettings(tuple(given["command"]), timeout_s)
+
+
+def _network_fence(given: Mapping[str, Any], forward: SourceSettings) -> NetworkFenceSettings | None:
+    """Returns what changes the NetworkPolicies that the operator prepares; None for other fences."""
+    fence = given.get("networkFence")
+    if fence is None:
+        return None
+    return NetworkFenceSettings(
+        namespace=fence["namespace"],
+        source=forward.source_alias,
+        policies={
+            alias: FencePolicy(name=policy["name"], digest=policy["digest"])
+            for alias, policy in fence["policies"].items()
+        },
+        settle_s=float(fence["settleSeconds"]),
+    )
 
 
 def _endpoint(given: Mapping[str, Any] | None) -> EndpointObject | None:

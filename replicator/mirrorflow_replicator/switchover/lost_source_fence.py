@@ -67,7 +67,11 @@ class LostSourceFence:
                 self._source(), self._journal, except_principals=principals, flow=settings.forward
             )
         return NotedFence(
-            settings.source, self._journal, hook=settings.fence_hook, variables=settings.variables
+            settings.source,
+            self._journal,
+            hook=settings.fence_hook,
+            variables=settings.variables,
+            method=settings.fence,
         )
 
     def _source(self) -> Cluster:

@@ -10,7 +10,7 @@ from mirrorflow_core.settings import CheckpointSettings, ClientSettings, SourceS
 from mirrorflow_core.switchover.record import SwitchoverLimits
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.switchover.hooks import HookSettings
+from mirrorflow_replicator.switchover.hooks import SwitchoverHook
 
 # A switchover reads the metadata of each cluster some seventy times within two seconds, each time because it must not be older than what
 # is read next. Writes are refused meanwhile, so none of them waits.
@@ -21,6 +21,7 @@ class FenceKind(Enum):
     """What keeps producers from writing."""
 
     DENY_ACL = "DenyAcl"
+    NETWORK_POLICY = "NetworkPolicy"
     HOOK = "Hook"
     NONE = "None"  # the user stops all producers
 
@@ -51,8 +52,8 @@ class SwitchoverSettings:
     back: SourceSettings
     fence: FenceKind
     except_principals: tuple[str, ...] = ()
-    fence_hook: HookSettings | None = None
-    endpoint_hook: HookSettings | None = None
+    fence_hook: SwitchoverHook | None = None  # for HOOK, and for NETWORK_POLICY what changes the policies
+    endpoint_hook: SwitchoverHook | None = None
     endpoint_object: EndpointObject | None = None
     probe: ClientSettings | None = None  # writes the canary topic of the source; None: as the flow back
     target_probe: ClientSettings | None = None  # reads on the target as an application, in a rehearsal

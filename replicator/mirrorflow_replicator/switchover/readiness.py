@@ -3,7 +3,6 @@
 Each check has a result once: "" or a sentence that names the field and the cure. One that cannot be answered now is asked again.
 """
 
-import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -175,18 +174,10 @@ class ReadinessChecks:
         return ""
 
     async def _endpoint(self) -> str:
-        hooks = {
-            "spec.endpoint.hook.command": self._settings.endpoint_hook,
-            "spec.fence.hook.command": self._settings.fence_hook,
-        }
-        missing = [
-            f"{path}: {hook.command[0]} is not a program of this machine; write the path of one."
-            for path, hook in hooks.items()
-            if hook is not None and shutil.which(hook.command[0]) is None
-        ]
+        problems = await hook_problems(self._settings)
         if problem := await endpoint_problem(self._settings):
-            missing.append(f"spec.endpoint: {problem}")
-        return " ".join(missing)
+            problems.append(f"spec.endpoint: {problem}")
+        return " ".join(problems)
 
     async def _try_fence(self) -> str:
         settings, clusters = self._settings, self._clusters
@@ -201,6 +192,17 @@ class ReadinessChecks:
             f"would be copied back to {settings.source}; name that user there, or make it a super user and write an application's identity "
             f"into spec.members.{settings.source}.probe."
         )
+
+
+async def hook_problems(settings: SwitchoverSettings) -> list[str]:
+    """Returns a sentence for each hook of the pair that cannot be run, with its field and the cure."""
+    fence = "spec.fence" if settings.fence is FenceKind.NETWORK_POLICY else "spec.fence.hook"
+    hooks = {"spec.endpoint.hook": settings.endpoint_hook, fence: settings.fence_hook}
+    return [
+        f"{path}.{problem}"
+        for path, hook in hooks.items()
+        if hook is not None and (problem := await hook.problem())
+    ]
 
 
 def _some(names: list[str]) -> str:

@@ -179,7 +179,13 @@ def fence_of_cluster(
     if settings.fence is FenceKind.DENY_ACL:
         principals = settings.except_principals
         return DenyAclFence(cluster, journal, except_principals=principals, flow=settings.forward)
-    return NotedFence(cluster.alias, journal, hook=settings.fence_hook, variables=settings.variables)
+    return NotedFence(
+        cluster.alias,
+        journal,
+        hook=settings.fence_hook,
+        variables=settings.variables,
+        method=settings.fence,
+    )
 
 
 async def wait_until_free(journal: SwitchoverJournal) -> None:

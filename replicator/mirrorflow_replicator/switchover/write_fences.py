@@ -14,7 +14,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.switchover.acl_fence import AclFence, fenced_prefixes
 from mirrorflow_replicator.switchover.errors import FenceUnavailableError
-from mirrorflow_replicator.switchover.hooks import HookAction, HookSettings, run_hook
+from mirrorflow_replicator.switchover.hooks import HookAction, SwitchoverHook
 from mirrorflow_replicator.switchover.journal import SwitchoverJournal
 from mirrorflow_replicator.switchover.pair_settings import FenceKind
 
@@ -42,7 +42,7 @@ class WriteFence(Protocol):
         ...
 
     async def set(self, topics: Collection[str]) -> None:
-        """Refuses writes to *topics*. Raises FenceUnavailableError, HookFailedError, SwitchoverTakenError, ClusterError."""
+        """Refuses writes to *topics*. Raises FenceUnavailableError, SwitchoverError, ClusterError."""
         ...
 
     async def lift(self) -> None:
@@ -134,21 +134,23 @@ class DenyAclFence:
 
 
 class NotedFence:
-    """A fence that only its note shows: what a hook has done, or without one, that the user has stopped all producers."""
+    """A fence that only its note shows: what a hook or a NetworkPolicy does, or without one, that the user has stopped all producers."""
 
     def __init__(
         self,
         alias: str,
         journal: SwitchoverJournal,
         *,
-        hook: HookSettings | None,
+        hook: SwitchoverHook | None,
         variables: Mapping[str, str],
+        method: FenceKind = FenceKind.HOOK,
     ) -> None:
+        """*method*: as what a fence by *hook* is noted."""
         self._alias = alias
         self._journal = journal
         self._hook = hook
         self._variables = {**variables, "MIRRORFLOW_MEMBER": alias}
-        self._method = FenceKind.NONE if hook is None else FenceKind.HOOK
+        self._method = FenceKind.NONE if hook is None else method
         self.is_set = False
         self.seen: FenceState | None = None
 
@@ -175,4 +177,4 @@ class NotedFence:
 
     async def _run(self, action: HookAction) -> None:
         if self._hook is not None:
-            await run_hook(self._hook, action, self._variables)
+            await self._hook.run(action, self._variables)

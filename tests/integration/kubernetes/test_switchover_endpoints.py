@@ -3,23 +3,18 @@
 import asyncio
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-import yaml
 
 from mirrorflow_core.switchover.record import SwitchoverLimits
 from mirrorflow_replicator.config.worker_properties import load_standalone
-from mirrorflow_replicator.switchover.endpoint import (
-    ApiServerAccess,
-    endpoint_problem,
-    lead_clients,
-    pod_access,
-)
+from mirrorflow_replicator.switchover.api_server_access import ApiServerAccess, pod_access
+from mirrorflow_replicator.switchover.endpoint import endpoint_problem, lead_clients
 from mirrorflow_replicator.switchover.errors import EndpointFailedError
 from mirrorflow_replicator.switchover.pair_settings import EndpointObject, FenceKind, SwitchoverSettings
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.kubectl import Kubectl
+from tests.integration.kubernetes.account_access import account_access
 
 NAMES = {"east": "kafka.east.example.com", "west": "kafka.west.example.com"}
 SERVERS = {"east": "kafka-east:9092", "west": "kafka-west:9092"}
@@ -59,16 +54,7 @@ def access(namespace: Kubectl, tmp_path: Path) -> ApiServerAccess:
         "--role=endpoint",
         f"--serviceaccount={namespace.namespace}:{ACCOUNT}",
     )
-    (tmp_path / "token").write_text(namespace("create", "token", ACCOUNT))
-    wait_until(
-        "the CA is there", lambda: "kube-root-ca.crt" in namespace("get", "configmaps", "--output=name")
-    )
-    (tmp_path / "ca.crt").write_text(namespace.get("configmap", "kube-root-ca.crt")["data"]["ca.crt"])
-    server = yaml.safe_load(namespace.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
-    host, port = urlsplit(server).hostname, urlsplit(server).port
-    assert host is not None
-    assert port is not None
-    return ApiServerAccess(host=host, port=port, credentials=tmp_path)
+    return account_access(namespace, ACCOUNT, tmp_path)
 
 
 def settings(namespace: Kubectl, kind: str = "Service", name: str = "kafka") -> SwitchoverSettings:

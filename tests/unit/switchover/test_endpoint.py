@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_replicator.switchover import endpoint
-from mirrorflow_replicator.switchover.endpoint import ApiServerAccess, endpoint_problem
+from mirrorflow_replicator.switchover import api_server_access, endpoint
+from mirrorflow_replicator.switchover.api_server_access import ApiServerAccess
+from mirrorflow_replicator.switchover.endpoint import endpoint_problem
 from mirrorflow_replicator.switchover.pair_settings import EndpointObject
 from tests.unit.kafka.certificates import authority
 
@@ -17,7 +18,7 @@ from tests.unit.kafka.certificates import authority
 def test_a_silent_api_server_is_reported_at_the_time_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """The limit is that of all requests together: a server may send a byte now and then."""
     monkeypatch.setattr(endpoint, "SWITCH_S", 0.2)
-    monkeypatch.setattr(endpoint, "REQUEST_S", 1.0)
+    monkeypatch.setattr(api_server_access, "REQUEST_S", 1.0)
     service = EndpointObject(
         kind="Service", namespace="kafka", name="bootstrap", key="", values={"west": "b"}
     )
