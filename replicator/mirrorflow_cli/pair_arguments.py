@@ -12,12 +12,16 @@ from mirrorflow_cli.flow_arguments import (
     valid_plan,
 )
 from mirrorflow_core.settings import ClientSettings, SourceSettings
+from mirrorflow_core.switchover.fence_policies import policy_name
+from mirrorflow_core.switchover.hook_jobs import FENCE_KINDS
 from mirrorflow_core.switchover.record import SwitchoverLimits
 from mirrorflow_operator.api.mirror_pair import Hook, LoadedPair, load_pair
 from mirrorflow_operator.api.spec import Authentication, MirrorFlow
 from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.plan.properties import SecretLayout
-from mirrorflow_replicator.switchover.hooks import HookSettings
+from mirrorflow_replicator.switchover.hook_jobs import HookJobSettings
+from mirrorflow_replicator.switchover.hooks import HookSettings, SwitchoverHook
+from mirrorflow_replicator.switchover.network_policy_fence import FencePolicy, NetworkFenceSettings
 from mirrorflow_replicator.switchover.pair_settings import FenceKind, SwitchoverSettings
 
 
@@ -51,7 +55,7 @@ def switchover_settings(arguments: argparse.Namespace, loaded: LoadedPair, to: s
         back=_source_settings(back, layout),
         fence=FenceKind(spec.fence.method.value),
         except_principals=spec.fence.except_principals,
-        fence_hook=_hook(spec.fence.hook),
+        fence_hook=_network_fence(loaded, source) or _hook(spec.fence.hook),
         endpoint_hook=None if spec.endpoint is None else _hook(spec.endpoint.hook),
         probe=None if probe is None else _probe(forward, probe, layout),
         target_probe=None if target_probe is None else _probe(back, target_probe, layout),
@@ -80,5 +84,28 @@ def _probe(flow: MirrorFlow, identity: Authentication, layout: SecretLayout) -> 
     return _source_settings(flow.model_copy(update={"spec": spec}), layout).source_admin
 
 
-def _hook(hook: Hook | None) -> HookSettings | None:
-    return None if hook is None else HookSettings(hook.command, float(hook.timeout_seconds))
+def _network_fence(loaded: LoadedPair, source: str) -> SwitchoverHook | None:
+    """Returns a fence that refuses each attempt with the cure: nothing has prepared its NetworkPolicies; None for other methods."""
+    fence, pair = loaded.pair.spec.fence.network_policy, loaded.pair
+    if fence is None:
+        return None
+    policies = {
+        alias: FencePolicy(name=policy_name(pair.metadata.name, member.flow), digest="")
+        for alias, member in pair.spec.members.items()
+    }
+    return NetworkFenceSettings(
+        namespace=pair.metadata.namespace,
+        source=source,
+        policies=policies,
+        settle_s=float(fence.settle_seconds),
+    )
+
+
+def _hook(hook: Hook | None) -> SwitchoverHook | None:
+    if hook is None:
+        return None
+    timeout_s = float(hook.timeout_seconds)
+    if hook.job is None:
+        return HookSettings(hook.command or (), timeout_s)
+    # Nothing has prepared its Jobs, so each attempt to run it is refused with the cure.
+    return HookJobSettings(namespace="", pair="", switchover="", kinds=FENCE_KINDS, timeout_s=timeout_s)

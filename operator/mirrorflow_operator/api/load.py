@@ -34,6 +34,7 @@ _BOOLEAN = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
 _LABEL = "letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
 _FORMS: Mapping[str, str] = MappingProxyType(
     {
+        r"^[0-9a-fA-F.:]+/[0-9]{1,3}$": "a range of addresses, such as 10.0.0.0/16",
         QUANTITY_PATTERN: "a quantity such as 2, 500m or 256Mi",
         r"^[a-zA-Z0-9._-]+$": "letters, digits, '.', '_' and '-'",
         r"^[a-zA-Z0-9._-]*$": "letters, digits, '.', '_' and '-'",

@@ -14,12 +14,14 @@ from pydantic import Field, ValidationError
 from mirrorflow_operator.api.load import field_errors, parse_flow, read_documents, validated
 from mirrorflow_operator.api.model import (
     LIST_MAX,
+    LIST_SET,
     PATTERNS_MAX,
     Alias,
     ApiModel,
     DataKey,
     ObjectName,
     Pattern,
+    list_map,
 )
 from mirrorflow_operator.api.rules.pair_rules import PAIR_RULES, check_object
 from mirrorflow_operator.api.spec import (
@@ -30,9 +32,20 @@ from mirrorflow_operator.api.spec import (
     NamingPolicy,
     SyncMode,
 )
+from mirrorflow_operator.api.workloads import (
+    VOLUMES_MAX,
+    EnvironmentVariable,
+    ImageName,
+    Labels,
+    PodSecurityContext,
+    Resources,
+)
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 
 PAIR_KIND = "MirrorPair"
+PORTS_MAX = 16
+PEERS_MAX = 16
+SETTLE_MAX_S = 8  # an unplanned switchover gives a source that answers 10 s to be fenced
 DAY_S = 86_400
 Principal = Annotated[str, Field(min_length=3, max_length=512, pattern=r"^[^:\s]+:.+$")]
 ShortText = Annotated[str, Field(min_length=1, max_length=2_048)]
@@ -45,34 +58,121 @@ class FenceMethod(Enum):
     """What keeps producers from writing to the side that is left."""
 
     DENY_ACL = "DenyAcl"
+    NETWORK_POLICY = "NetworkPolicy"
     HOOK = "Hook"
     NONE = "None"
 
 
-class Hook(ApiModel):
-    """A command that changes something which MirrorFlow does not know, such as a gateway or a DNS name."""
+class HookJobTemplate(ApiModel):
+    """A Job of Kubernetes with one container, in the namespace of the pair. It is unprivileged, and its root file system is read-only."""
 
+    image: ImageName = Field(description="Container image; its repository is allowed by admission.workloads.")
     command: tuple[ShortText, ...] = Field(
+        (), max_length=LIST_MAX, description="Entry point. If empty, that of the image."
+    )
+    args: tuple[ShortText, ...] = Field(
+        (), max_length=LIST_MAX, description="Arguments. If command is empty too, those of the image."
+    )
+    env: tuple[EnvironmentVariable, ...] = Field(
+        (),
+        max_length=LIST_MAX,
+        description="Environment variables, besides those that every hook has.",
+        json_schema_extra=list_map("name"),
+    )
+    secrets: tuple[ObjectName, ...] = Field(
+        (),
+        max_length=VOLUMES_MAX,
+        description="Secrets that are mounted below /mnt/mirrorflow/secrets, each in a folder of its name.",
+        json_schema_extra=LIST_SET,
+    )
+    service_account_name: ObjectName | None = Field(
+        None,
+        description="ServiceAccount with whose token it runs, which the chart's value switchovers.hooks lists. If absent, it has no token.",
+    )
+    image_pull_secrets: tuple[ObjectName, ...] = Field(
+        (), max_length=LIST_MAX, description="Secrets to pull the image.", json_schema_extra=LIST_SET
+    )
+    security_context: PodSecurityContext = Field(
+        default_factory=PodSecurityContext, description="User and group ids; not 0."
+    )
+    resources: Resources = Field(default_factory=Resources, description="Compute resources.")
+
+
+class Hook(ApiModel):
+    """A command or a Job that changes something which MirrorFlow does not know, such as a gateway or a DNS name: one of both."""
+
+    command: tuple[ShortText, ...] | None = Field(
+        None,
         min_length=1,
         max_length=LIST_MAX,
         description="Program and arguments, run without a shell. MIRRORFLOW_ACTION, MIRRORFLOW_PAIR, MIRRORFLOW_FROM and MIRRORFLOW_TO "
         "are in its environment; for fence and lift also MIRRORFLOW_MEMBER, the cluster that is meant. It may be run again with the same "
         "action, and must succeed then.",
     )
-    timeout_seconds: int = Field(60, ge=1, le=3_600, description="Time after which the command has failed.")
+    job: HookJobTemplate | None = Field(
+        None,
+        description="Job that a Switchover in Kubernetes runs instead of a command, with the same environment and promises.",
+    )
+    timeout_seconds: int = Field(
+        60, ge=1, le=3_600, description="Time after which it is stopped and has failed."
+    )
+
+
+class FencePeer(ApiModel):
+    """Who may still connect to fenced brokers: pods and namespaces by their labels, or addresses."""
+
+    pod_labels: Labels | None = Field(
+        None, description="Labels of pods. If absent, all pods of the namespaces."
+    )
+    namespace_labels: Labels | None = Field(
+        None, description="Labels of namespaces. If absent, the namespace of the pair."
+    )
+    cidr: Annotated[str, Field(max_length=43, pattern=r"^[0-9a-fA-F.:]+/[0-9]{1,3}$")] | None = Field(
+        None, description="Range of addresses, such as 10.0.0.0/16."
+    )
+
+
+class NetworkFence(ApiModel):
+    """Brokers of both members in the namespace of the pair, which a NetworkPolicy of the operator closes to applications."""
+
+    brokers: dict[Alias, Annotated[Labels, Field(min_length=1)]] = Field(
+        min_length=2, max_length=2, description="Labels of the broker pods, by member."
+    )
+    ports: tuple[Annotated[int, Field(ge=1, le=65_535)], ...] = Field(
+        min_length=1,
+        max_length=PORTS_MAX,
+        description="Ports of the brokers' pods that applications use. All others stay open.",
+    )
+    allowed: tuple[FencePeer, ...] = Field(
+        (),
+        max_length=PEERS_MAX,
+        description="Who may still use these ports, besides the brokers, the flows of the pair and its Switchovers.",
+    )
+    settle_seconds: int = Field(
+        5,
+        ge=0,
+        le=SETTLE_MAX_S,
+        description="Time in which the network plugin enforces a changed policy.",
+    )
 
 
 class PairFence(ApiModel):
     """How producers are kept from writing."""
 
-    method: FenceMethod = Field(description="DenyAcl, Hook or None.")
+    method: FenceMethod = Field(description="DenyAcl, NetworkPolicy, Hook or None.")
     except_principals: tuple[Principal, ...] = Field(
         (),
         max_length=LIST_MAX,
         description="Principals that may still write, for method DenyAcl, such as that of the flow back. If empty, everybody but super "
         "users is denied.",
     )
-    hook: Hook | None = Field(None, description="Command for method Hook; its action is fence or lift.")
+    hook: Hook | None = Field(
+        None, description="Command or Job for method Hook; its action is fence or lift."
+    )
+    network_policy: NetworkFence | None = Field(
+        None,
+        description="Brokers and ports for method NetworkPolicy, which a Switchover in Kubernetes closes.",
+    )
 
 
 class Member(ApiModel):
@@ -126,7 +226,9 @@ class EndpointConfigMap(ApiModel):
 class PairEndpoint(ApiModel):
     """What applications connect to: one of hook, service and configMap."""
 
-    hook: Hook | None = Field(None, description="Command that switches the endpoint; its action is promote.")
+    hook: Hook | None = Field(
+        None, description="Command or Job that switches the endpoint; its action is promote."
+    )
     service: EndpointService | None = Field(
         None, description="Service of type ExternalName that a Switchover in Kubernetes switches."
     )

@@ -198,16 +198,26 @@ class Client:
         path = kind.path(namespace, name)
         return await self._request("PUT", path, "update", kind.plural, body=body, timeout_s=timeout_s)
 
-    async def delete(self, kind: ObjectKind, namespace: str, name: str, *, uid: str) -> None:
-        """Deletes the object with this *uid*, and its dependents in the background.
+    async def delete(
+        self,
+        kind: ObjectKind,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        resource_version: str = "",
+        dependents_first: bool = False,
+    ) -> None:
+        """Deletes the object with this *uid*, and its dependents in the background, or before it.
 
-        Raises ConflictError where another object has its name now.
+        With *resource_version*, only that version. Raises ConflictError where another object has its name now, or it has changed.
         """
+        version = {"resourceVersion": resource_version} if resource_version else {}
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "propagationPolicy": "Background",
-            "preconditions": {"uid": uid},
+            "propagationPolicy": "Foreground" if dependents_first else "Background",
+            "preconditions": {"uid": uid, **version},
         }
         await self._request("DELETE", kind.path(namespace, name), "delete", kind.plural, body=body)
 

@@ -15,7 +15,11 @@ from mirrorflow_operator.cluster.observed_objects import created_s, observed_pod
 from mirrorflow_operator.cluster.progress_client import PATH, PollTarget, get_or_none, session
 from mirrorflow_operator.plan.job_objects import PROGRESS_PORT
 from mirrorflow_operator.plan.names import PAIR_LABEL, SWITCHOVER_LABEL
-from mirrorflow_operator.plan.switchover_objects import REQUEST_ANNOTATION, SWITCHOVER_CONTAINER
+from mirrorflow_operator.plan.prepared_objects import digests_in
+from mirrorflow_operator.plan.switchover_objects import (
+    REQUEST_ANNOTATION,
+    SWITCHOVER_CONTAINER,
+)
 from mirrorflow_operator.status.pair_observation import ObservedSwitchoverJob, PairKey
 from mirrorflow_operator.status.pod_failures import pod_problems
 from mirrorflow_operator.status.switchover_reports import (
@@ -64,11 +68,13 @@ class SwitchoverJobReader:
             )
             problem = next((failure.message for failure in problems), "")
         conditions = (job.get("status") or {}).get("conditions") or ()
+        annotations = job["metadata"].get("annotations") or {}
         return ObservedSwitchoverJob(
             name=job["metadata"]["name"],
             uid=job["metadata"]["uid"],
             switchover=job["metadata"]["labels"][SWITCHOVER_LABEL],
-            request=(job["metadata"].get("annotations") or {}).get(REQUEST_ANNOTATION, ""),
+            request=annotations.get(REQUEST_ANNOTATION, ""),
+            prepared=digests_in(annotations),
             is_complete=any(
                 condition.get("type") in {"Complete", "Failed"} and condition.get("status") == "True"
                 for condition in conditions

@@ -28,6 +28,8 @@ QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"  # Kueue's, on Jobs
 # Labels of what carries a Switchover out.
 PAIR_LABEL: Final = "mirrorflow.io/pair"
 SWITCHOVER_LABEL: Final = "mirrorflow.io/switchover"
+FENCE_LABEL: Final = "mirrorflow.io/fence"  # on NetworkPolicies that fence a member: the name of its flow
+HOOK_LABEL: Final = "mirrorflow.io/hook"  # on Jobs of hooks, which do not have SWITCHOVER_LABEL
 _POLICY_KINDS = {NamingPolicy.PREFIX: PolicyKind.DEFAULT, NamingPolicy.IDENTITY: PolicyKind.IDENTITY}
 
 

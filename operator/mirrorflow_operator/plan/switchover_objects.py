@@ -19,6 +19,8 @@ from mirrorflow_operator.api.spec import Authentication, MirrorFlow, State
 from mirrorflow_operator.api.switchover import Switchover
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan import names
+from mirrorflow_operator.plan.fence_policies import DIGEST_ANNOTATION, FENCE_POLICIES_FILE, fence_policies
+from mirrorflow_operator.plan.hook_jobs import HOOK_JOBS_FILE, ID_ANNOTATION, hook_jobs
 from mirrorflow_operator.plan.job_objects import PROGRESS_PORT, TERMINATION_FILE
 from mirrorflow_operator.plan.pod_template import (
     CONFIG_FOLDER,
@@ -35,12 +37,12 @@ from mirrorflow_operator.plan.pod_template import (
     volumes,
     with_requests,
 )
+from mirrorflow_operator.plan.prepared_objects import digests_of, objects_text
 from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan, active_kinds, plan_all
 
 SWITCHOVER_CONTAINER: Final = "switchover"
 REQUEST_FILE: Final = "switchover.json"
 REQUEST_FORMAT: Final = 2  # `job_settings` reads it
-ID_ANNOTATION: Final = "mirrorflow.io/switchover-id"
 REQUEST_ANNOTATION: Final = "mirrorflow.io/switchover-request"  # what a Job was created for
 # In this time a switchover that is stopped is rolled back: some requests to each cluster, and at most one hook.
 ROLLBACK_GRACE_S: Final = 120
@@ -98,6 +100,8 @@ def switchover_objects(
 ) -> list[Object]:
     """Returns the ConfigMap, the NetworkPolicy and the Job of *switchover*, in the order in which they are needed.
 
+    The ConfigMap also has the Jobs of hooks and the NetworkPolicies of the fence, which are created while that Job has not ended.
+
     *flows*: by the member that is active while they run. *image*: the replicator's, without its tag. After *begin_until_ms*
     (since 1970) the Job begins nothing. *operator_namespace* is that of `names.progress_readers`. *last_seen*: what the pods of the
     flow know of a source that is lost, as of `SourceEnds.document`.
@@ -109,12 +113,24 @@ def switchover_objects(
     files = {f"{name}.properties": format_properties(properties) for name, properties in plans.items()}
     endpoint = _endpoint(pair, flows)
     request = _request(switchover, pair, begin_until_ms, last_seen, endpoint)
+    policies = fence_policies(pair)
+    if policies:
+        request["networkFence"] = _network_fence(pair, policies)
+        files[FENCE_POLICIES_FILE] = objects_text(list(policies.values()))
+    hooks = hook_jobs(pair, request["id"], source=source, to=to)
+    if hooks:
+        files[HOOK_JOBS_FILE] = objects_text(hooks)
+    needs_token = endpoint is not None or bool(hooks) or bool(policies)
     name = object_name_of(switchover.metadata.name)
     metadata = {
         "name": name,
         "namespace": switchover.metadata.namespace,
         "labels": switchover_labels(pair.metadata.name, switchover.metadata.name),
-        "annotations": {ID_ANNOTATION: request["id"], REQUEST_ANNOTATION: request_of(switchover)},
+        "annotations": {
+            ID_ANNOTATION: request["id"],
+            REQUEST_ANNOTATION: request_of(switchover),
+            **digests_of(files),
+        },
     }
     return [
         {
@@ -124,7 +140,7 @@ def switchover_objects(
             "data": {REQUEST_FILE: _request_text(request), **files},
         },
         _network_policy(metadata, pair, switchover, operator_namespace),
-        _job(metadata, pair, switchover, forward, plans, image, needs_token=endpoint is not None),
+        _job(metadata, pair, switchover, forward, plans, image, needs_token=needs_token),
     ]
 
 
@@ -187,8 +203,8 @@ def _request(
         "acceptLoss": wanted.accept_loss,
         "fence": spec.fence.method.value,
         "exceptPrincipals": list(spec.fence.except_principals),
-        "fenceHook": _hook(spec.fence.hook),
-        "endpointHook": None if spec.endpoint is None else _hook(spec.endpoint.hook),
+        "fenceHook": _hook(spec.fence.hook, pair),
+        "endpointHook": None if spec.endpoint is None else _hook(spec.endpoint.hook, pair),
         "endpoint": endpoint,
         "maxLagMs": spec.readiness.max_lag_seconds * 1_000,
         "refusedMs": spec.deadline_seconds * 1_000,
@@ -226,8 +242,27 @@ def _endpoint(pair: MirrorPair, flows: Mapping[str, FlowOfPair]) -> Object | Non
     }
 
 
-def _hook(hook: Hook | None) -> Object | None:
-    return None if hook is None else {"command": list(hook.command), "timeoutSeconds": hook.timeout_seconds}
+def _hook(hook: Hook | None, pair: MirrorPair) -> Object | None:
+    if hook is None:
+        return None
+    what = {"command": list(hook.command or ())} if hook.job is None else {"jobsIn": pair.metadata.namespace}
+    return {**what, "timeoutSeconds": hook.timeout_seconds}
+
+
+def _network_fence(pair: MirrorPair, policies: Mapping[str, Object]) -> Object:
+    fence = pair.spec.fence.network_policy
+    assert fence is not None  # it has policies
+    return {
+        "namespace": pair.metadata.namespace,
+        "settleSeconds": fence.settle_seconds,
+        "policies": {
+            alias: {
+                "name": policy["metadata"]["name"],
+                "digest": policy["metadata"]["annotations"][DIGEST_ANNOTATION],
+            }
+            for alias, policy in policies.items()
+        },
+    }
 
 
 def _job(
@@ -265,7 +300,8 @@ def _job(
                 "spec": {
                     "restartPolicy": "OnFailure",
                     "serviceAccountName": account,
-                    # With it, the process switches the endpoint: a Role limits it to that object.
+                    # With it, the process switches the endpoint, starts the Jobs of hooks, and puts NetworkPolicies in force: Roles limit
+                    # it to these objects.
                     "automountServiceAccountToken": needs_token,
                     "enableServiceLinks": False,
                     "terminationGracePeriodSeconds": max(

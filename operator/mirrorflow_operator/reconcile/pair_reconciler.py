@@ -37,6 +37,7 @@ from mirrorflow_operator.plan.names import PAIR_LABEL, SWITCHOVER_LABEL
 from mirrorflow_operator.plan.pod_template import HTTP_PORT
 from mirrorflow_operator.plan.properties import connector_names
 from mirrorflow_operator.plan.switchover_objects import FlowOfPair, switchover_objects
+from mirrorflow_operator.reconcile.switchover_preparation import SwitchoverPreparation
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.observation import FRESH_S, Resource
 from mirrorflow_operator.status.pair_assessment import pair_status, why_not_switched
@@ -98,6 +99,7 @@ class PairReconciler:
             for switchover in observation.switchovers
         }
         await self._write_statuses(observation, statuses)
+        await SwitchoverPreparation(client=self.client, metrics=self.metrics).prepare(observation)
         await self._delete_left_over(observation)
         is_under_way = any(status.state not in ENDED for status in statuses.values()) or any(
             not job.is_complete for job in observation.jobs.values()

@@ -113,6 +113,8 @@ class ObservedSwitchoverJob:
     uid: str
     switchover: str
     request: str = ""  # what it was created for, as of `request_of`
+    # The digests of the files with objects that are created while it runs (plan/prepared_objects.py), by file.
+    prepared: Mapping[str, str] = field(default_factory=dict)
     is_complete: bool = False
     report: SwitchoverReport | None = None
     problem: str = ""  # why it has no working pod; "" where it has one, or none is known

@@ -217,8 +217,18 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
 
 
 def _refuse_objects_of_kubernetes(loaded: LoadedPair) -> None:
-    """Raises UsageError where an object of Kubernetes leads clients: this command has no access to its API server."""
-    endpoint = loaded.pair.spec.endpoint
+    """Raises UsageError where an object of Kubernetes fences or leads clients: this command has no access to its API server."""
+    endpoint, fence = loaded.pair.spec.endpoint, loaded.pair.spec.fence
+    hooks = {"spec.fence.hook": fence.hook, "spec.endpoint.hook": None if endpoint is None else endpoint.hook}
+    for path, hook in hooks.items():
+        if hook is not None and hook.job is not None:
+            raise UsageError(
+                f"{path}.job: only a Switchover in Kubernetes runs it; create one, or write a command into the hook of this file."
+            )
+    if fence.network_policy is not None:
+        raise UsageError(
+            "spec.fence.networkPolicy: only a Switchover in Kubernetes puts it in force; create one, or choose another fence.method in this file."
+        )
     if endpoint is None or endpoint.hook is not None:
         return
     field = "configMap" if endpoint.service is None else "service"

@@ -14,7 +14,7 @@ from tests.harness.kubernetes.requests import ApiResponse, Requests
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pairs"
 VALID = sorted((EXAMPLES / "valid").glob("*.yaml"))
 INVALID = sorted((EXAMPLES / "invalid").glob("*.yaml"))
-FIELD = re.compile(r"# expect: (spec[^:[]*)(?:\[[^]]*\])?: ([^\n]*)")
+FIELD = re.compile(r"# expect: (spec[^:[]*)(?:\[[^]]*\][^:]*)?: ([^\n]*)")
 PLURALS = {"MirrorPair": "mirrorpairs", "Switchover": "switchovers"}
 NAME = "move-to-west"
 PLANNED: dict[str, Any] = yaml.safe_load((EXAMPLES / "valid" / "planned.yaml").read_text())

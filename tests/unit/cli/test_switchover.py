@@ -112,6 +112,29 @@ def test_an_endpoint_that_only_a_job_can_switch_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("fence", "sentence"),
+    [
+        (
+            "{method: Hook, hook: {job: {image: 'gateway:1'}}}",
+            "spec.fence.hook.job: only a Switchover in Kubernetes runs it",
+        ),
+        (
+            "{method: NetworkPolicy, networkPolicy: {brokers: {east: {cluster: east}, west: {cluster: west}}, ports: [9092]}}",
+            "spec.fence.networkPolicy: only a Switchover in Kubernetes puts it in force",
+        ),
+    ],
+    ids=["hook-job", "network-policy"],
+)
+def test_a_fence_that_only_a_job_can_set_is_refused(
+    pair: Path, capsys: pytest.CaptureFixture[str], fence: str, sentence: str
+):
+    pair.write_text(pair.read_text().replace("  fence: {method: DenyAcl}\n", f"  fence: {fence}\n"))
+
+    assert EXIT_USAGE == main(["switchover", "-f", str(pair), "--to", "west"])
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["--to", "west", "--accept-two-active"], "--accept-two-active is for rollback alone; remove it."),

@@ -11,6 +11,8 @@ from mirrorflow_operator.api.model import ApiModel
 from mirrorflow_operator.api.rules.rule import Rule, Validation, locations_of
 from mirrorflow_operator.errors import FieldError
 
+_HOOKS: Final = ("spec.fence.hook", "spec.endpoint.hook")
+_HOOK_VARIABLES: Final = tuple(f"{path}.job.env[]" for path in _HOOKS)
 PAIR_RULES: Final = (
     Rule(
         paths=("spec.members",),
@@ -34,6 +36,66 @@ PAIR_RULES: Final = (
         is_violated=lambda self: (self.method.value == "Hook") != (self.hook is not None),
         problem="method <<self.method>> contradicts it",
         action="write it for method Hook, and only then",
+    ),
+    Rule(
+        paths=("spec.fence",),
+        field="networkPolicy",
+        violated_if="(self.method == 'NetworkPolicy') != has(self.networkPolicy)",
+        is_violated=lambda self: (self.method.value == "NetworkPolicy") != (self.network_policy is not None),
+        problem="method <<self.method>> contradicts it",
+        action="write it for method NetworkPolicy, and only then",
+    ),
+    Rule(
+        paths=("spec.fence.networkPolicy.allowed[]",),
+        violated_if="has(self.cidr) == (has(self.podLabels) || has(self.namespaceLabels))",
+        is_violated=lambda self: (
+            (self.cidr is not None) == (self.pod_labels is not None or self.namespace_labels is not None)
+        ),
+        problem="a peer has either labels or cidr",
+        action="write podLabels, namespaceLabels or both, or cidr",
+    ),
+    Rule(
+        paths=("spec",),
+        field="fence.networkPolicy.brokers",
+        violated_if="has(self.fence.networkPolicy) && self.members.filter(m, !(m in self.fence.networkPolicy.brokers)).size() > 0",
+        is_violated=lambda self: (
+            self.fence.network_policy is not None
+            and self.fence.network_policy.brokers.keys() != self.members.keys()
+        ),
+        problem="a member has none",
+        action="write the labels of the broker pods of each alias of spec.members",
+    ),
+    Rule(
+        paths=_HOOKS,
+        violated_if="has(self.command) == has(self.job)",
+        is_violated=lambda self: (self.command is None) == (self.job is None),
+        problem="it takes one of command and job",
+        action="write one of them",
+    ),
+    Rule(
+        paths=_HOOK_VARIABLES,
+        violated_if="self.name.startsWith('MIRRORFLOW_')",
+        is_violated=lambda self: self.name.startswith("MIRRORFLOW_"),
+        problem="the operator sets this variable",
+        action="remove it",
+    ),
+    Rule(
+        paths=_HOOK_VARIABLES,
+        field="valueFrom",
+        violated_if="has(self.valueFrom) && has(self.value) && self.value != ''",
+        is_violated=lambda self: self.value_from is not None and self.value,
+        problem="it has both value and valueFrom",
+        action="set one of them",
+    ),
+    Rule(
+        paths=tuple(f"{path}.valueFrom" for path in _HOOK_VARIABLES),
+        violated_if="[has(self.secretKeyRef), has(self.configMapKeyRef), has(self.fieldRef)].filter(set, set).size() != 1",
+        is_violated=lambda self: (
+            sum(part is not None for part in (self.secret_key_ref, self.config_map_key_ref, self.field_ref))
+            != 1
+        ),
+        problem="a reference has exactly one source",
+        action="set one of secretKeyRef, configMapKeyRef and fieldRef",
     ),
     Rule(
         paths=("spec.fence",),

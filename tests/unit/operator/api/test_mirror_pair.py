@@ -100,7 +100,10 @@ def test_the_fence_method_none_is_accepted_if_it_is_written():
             {"fence": {"method": "DenyAcl", "exceptPrincipals": ["mirror"]}},
             "spec.fence.exceptPrincipals[0]: it should be a principal with its type, such as User:mirror.",
         ),
-        ({"fence": {"method": "Quota"}}, "spec.fence.method: it should be 'DenyAcl', 'Hook' or 'None'."),
+        (
+            {"fence": {"method": "Quota"}},
+            "spec.fence.method: it should be 'DenyAcl', 'NetworkPolicy', 'Hook' or 'None'.",
+        ),
     ],
     ids=[
         "unknown-field",

@@ -37,13 +37,18 @@ def test_an_invalid_example_is_refused_with_the_expected_error(path: Path) -> No
     assert expected in str(raised.value)
 
 
-def test_the_example_of_a_pair_is_valid_and_its_switchovers_refer_to_it() -> None:
-    """The command reads the same file."""
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("pair*.yaml")), ids=lambda path: path.stem)
+def test_the_examples_of_pairs_are_valid(path: Path) -> None:
+    """The command reads the same files."""
+    assert "east-west" == load_pair(path.read_text()).pair.metadata.name
+
+
+def test_the_switchovers_of_the_examples_refer_to_the_pair() -> None:
     pair = load_pair((FOLDER / "pair.yaml").read_text()).pair
     named = [
         parse_switchover(read_document(path.read_text())).spec
         for path in FOLDER.glob("*.yaml")
-        if path.name != "pair.yaml"
+        if not path.stem.startswith("pair")
     ]
 
     assert {"Planned", "Rehearsal", "Unplanned"} == {spec.type for spec in named}

@@ -74,9 +74,20 @@ class FakeApi:
         # The response reaches the cache before the watch does.
         return self.store(kind, {**self.objects[kind.name, name], **status}, is_watched=False)
 
-    async def delete(self, kind: ObjectKind, namespace: str, name: str, *, uid: str) -> None:
+    async def delete(
+        self,
+        kind: ObjectKind,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        resource_version: str = "",
+        dependents_first: bool = False,
+    ) -> None:
         if (kind.name, name) not in self.objects:
             raise NotFoundError("delete", "there is none")
+        if resource_version not in {"", self.objects[kind.name, name]["metadata"]["resourceVersion"]}:
+            raise ConflictError(f"delete {kind.plural}", "it has changed")
         self.written.append(f"delete {kind.name} {name}")
         self.remove(kind, name)
 
@@ -153,8 +164,8 @@ class PairSimulation:
             wall_clock=lambda: NOW_S,
         )
 
-    def apply_pair(self) -> None:
-        spec = mirror_pair().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    def apply_pair(self, **spec_of_pair: Any) -> None:
+        spec = mirror_pair(**spec_of_pair).spec.model_dump(mode="json", by_alias=True, exclude_none=True)
         self.api.store(MIRROR_PAIR, {"metadata": {"name": KEY.name}, "spec": spec})
 
     def request(self, name: str = "move", **fields: Any) -> None:
@@ -311,6 +322,135 @@ def test_a_foreign_object_with_a_required_name_is_not_used(simulation: PairSimul
         simulation.run()
 
     assert ("Job", JOB_NAME) not in simulation.api.objects
+
+
+JOB_FENCE = {"method": "Hook", "hook": {"job": {"image": "example/gateway:1"}}}
+HOOKS = [f"east-west-hook-{kind}" for kind in ("fence-source", "lift-source", "lift-target")]
+
+
+def test_the_jobs_of_a_hook_are_prepared_while_the_switchover_is_under_way(simulation: PairSimulation):
+    """One that was deleted is created again; all are deleted when the switchover has ended."""
+    simulation.apply_pair(fence=JOB_FENCE)
+    simulation.request()
+    simulation.run()
+
+    prepared, again_s = simulation.run()
+    unchanged, _ = simulation.run()
+    simulation.api.remove(JOB, HOOKS[1])
+    repaired, _ = simulation.run()
+    simulation.end_job(SwitchoverState.DONE)
+    ended, _ = simulation.run()
+
+    assert ([f"create Job {name}" for name in HOOKS], FOLLOW_EVERY_S) == (prepared, again_s)
+    assert [] == unchanged
+    assert [f"create Job {HOOKS[1]}"] == repaired
+    assert sorted(f"delete Job {name}" for name in HOOKS) == sorted(
+        line for line in ended if line.startswith("delete")
+    )
+
+
+def test_a_hook_that_is_changed_meanwhile_changes_no_job(simulation: PairSimulation):
+    """What runs is what the pair had when the Switchover began, also after the pair was deleted."""
+    simulation.apply_pair(fence=JOB_FENCE)
+    simulation.request()
+    simulation.run()
+    simulation.apply_pair(fence={"method": "Hook", "hook": {"job": {"image": "example/other:1"}}})
+    simulation.run()
+    simulation.api.remove(MIRROR_PAIR, KEY.name)
+    simulation.api.remove(JOB, HOOKS[0])
+    simulation.run()
+
+    containers = simulation.api.objects["Job", HOOKS[0]]["spec"]["template"]["spec"]["containers"]
+    assert "example/gateway:1" == containers[0]["image"]
+
+
+def test_the_jobs_of_an_earlier_switchover_are_replaced(simulation: PairSimulation):
+    simulation.apply_pair(fence=JOB_FENCE)
+    simulation.request()
+    simulation.run()
+    simulation.run()
+    for name in HOOKS:
+        job = simulation.api.objects["Job", name]
+        job["metadata"]["annotations"] = {"mirrorflow.io/switchover-id": "east-west/earlier"}
+
+    deleted, _ = simulation.run()
+    prepared, _ = simulation.run()
+
+    assert [f"delete Job {name}" for name in HOOKS] == deleted
+    assert [f"create Job {name}" for name in HOOKS] == prepared
+
+
+def test_jobs_in_a_changed_or_foreign_config_map_are_not_created(simulation: PairSimulation):
+    """Who may write ConfigMaps may not decide what runs with the token of a hook's ServiceAccount."""
+    simulation.apply_pair(fence=JOB_FENCE)
+    simulation.request()
+    simulation.run()
+    files = simulation.api.objects["ConfigMap", JOB_NAME]
+    text = files["data"]["hook-jobs.json"].replace("example/gateway:1", "example/theirs:1")
+    simulation.api.store(KINDS["ConfigMap"], {**files, "data": {**files["data"], "hook-jobs.json": text}})
+
+    with pytest.raises(ConflictError, match="ConfigMap move-switchover is missing, or hook-jobs"):
+        simulation.run()
+
+    assert [] == [name for kind, name in simulation.api.objects if name in HOOKS]
+
+
+NETWORK_FENCE = {
+    "method": "NetworkPolicy",
+    "networkPolicy": {
+        "brokers": {"east": {"cluster": "east"}, "west": {"cluster": "west"}},
+        "ports": [9092],
+    },
+}
+POLICIES = ["east-west-fence-east-to-west", "east-west-fence-west-to-east"]
+
+
+def put_in_force(simulation: PairSimulation, name: str) -> None:
+    policy = deepcopy(simulation.api.objects["NetworkPolicy", name])
+    policy["spec"]["podSelector"]["matchExpressions"][0]["operator"] = "DoesNotExist"
+    simulation.api.store(KINDS["NetworkPolicy"], policy)
+
+
+def test_the_policies_of_a_fence_are_prepared_and_stay_after_the_switchover_and_the_pair(
+    simulation: PairSimulation,
+):
+    """One in force keeps applications away from the member that was left."""
+    simulation.apply_pair(fence=NETWORK_FENCE)
+    simulation.request()
+    simulation.run()
+
+    prepared, _ = simulation.run()
+    unchanged, _ = simulation.run()
+    put_in_force(simulation, POLICIES[0])
+    simulation.end_job(SwitchoverState.DONE)
+    ended, _ = simulation.run()
+    simulation.api.remove(SWITCHOVER, "move")
+    simulation.run()
+    simulation.api.remove(MIRROR_PAIR, KEY.name)
+    simulation.run()
+
+    assert [f"create NetworkPolicy {name}" for name in POLICIES] == prepared
+    assert [] == unchanged
+    assert [] == [line for line in ended if "NetworkPolicy" in line]
+    assert set(POLICIES) <= {name for _, name in simulation.api.objects}
+
+
+def test_a_policy_that_differs_is_replaced_unless_it_is_in_force(simulation: PairSimulation):
+    """The pair was changed between two switchovers. A fence that stands is left to the next process that lifts it."""
+    simulation.apply_pair(fence=NETWORK_FENCE)
+    simulation.request()
+    simulation.run()
+    simulation.run()
+    for name in POLICIES:
+        policy = simulation.api.objects["NetworkPolicy", name]
+        policy["metadata"]["annotations"] = {"mirrorflow.io/fence-digest": "of-an-earlier-one"}
+    put_in_force(simulation, POLICIES[0])
+
+    deleted, _ = simulation.run()
+    created, _ = simulation.run()
+
+    assert [f"delete NetworkPolicy {POLICIES[1]}"] == deleted
+    assert [f"create NetworkPolicy {POLICIES[1]}"] == created
 
 
 def test_an_ended_switchover_is_recorded_and_starts_the_reverse_flow(simulation: PairSimulation):
