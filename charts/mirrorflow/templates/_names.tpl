@@ -116,11 +116,38 @@ capabilities: {drop: [ALL]}
 {{/* The accounts whose Jobs may have a token for a switchover, as a JSON list of namespace/name. */}}
 {{- define "mirrorflow.switchoverAccounts" -}}
 {{- $accounts := list }}
-{{- range (.Values.switchovers).endpoints }}
+{{- range concat ((.Values.switchovers).endpoints | default list) ((.Values.switchovers).hooks | default list) ((.Values.switchovers).fences | default list) }}
 {{- $namespace := .namespace | default $.Release.Namespace }}
 {{- range .flows }}
 {{- $accounts = concat $accounts (list (printf "%s/%s" $namespace .) (printf "%s/%s-source" $namespace .)) }}
 {{- end }}
+{{- range .serviceAccounts }}
+{{- $accounts = append $accounts (printf "%s/%s" $namespace .) }}
+{{- end }}
 {{- end }}
 {{- toJson (uniq $accounts) }}
+{{- end -}}
+
+{{/* The ServiceAccounts that the Jobs of hooks may have, as a JSON list of namespace/pair/account. */}}
+{{- define "mirrorflow.hookAccounts" -}}
+{{- $accounts := list }}
+{{- range (.Values.switchovers).hooks }}
+{{- $before := printf "%s/%s" (.namespace | default $.Release.Namespace) .pair }}
+{{- range .serviceAccounts }}
+{{- $accounts = append $accounts (printf "%s/%s" $before .) }}
+{{- end }}
+{{- end }}
+{{- toJson $accounts }}
+{{- end -}}
+
+{{/* The user names of Switchovers with Jobs of hooks or NetworkPolicies, as a JSON list. */}}
+{{- define "mirrorflow.switchoverUsers" -}}
+{{- $users := list }}
+{{- range concat ((.Values.switchovers).hooks | default list) ((.Values.switchovers).fences | default list) }}
+{{- $namespace := .namespace | default $.Release.Namespace }}
+{{- range .flows }}
+{{- $users = concat $users (list (printf "system:serviceaccount:%s:%s" $namespace .) (printf "system:serviceaccount:%s:%s-source" $namespace .)) }}
+{{- end }}
+{{- end }}
+{{- toJson (uniq $users) }}
 {{- end -}}

@@ -22,10 +22,16 @@ TEAM = "team"
 # For the pair east-west in the namespace of the team.
 FLOWS = ("east-to-west", "west-to-east")
 ENDPOINT = "kafka"
-SWITCHOVERS = {"endpoints": [{"namespace": TEAM, "service": ENDPOINT, "flows": FLOWS}]}
+HOOK_ACCOUNT = "gateway"
+HOOK_IMAGE = "registry.example/gateway"
+SWITCHOVERS = {
+    "endpoints": [{"namespace": TEAM, "service": ENDPOINT, "flows": FLOWS}],
+    "hooks": [{"namespace": TEAM, "pair": "east-west", "flows": FLOWS, "serviceAccounts": [HOOK_ACCOUNT]}],
+}
 VALUES = (
     "--set=watch.cluster=true",
     '--set-json=admission.workloads.initContainerRepositories=["registry.example/certificates"]',
+    f"--set-json=admission.workloads.repositories={json.dumps([HOOK_IMAGE])}",
     f"--set-json=switchovers={json.dumps(SWITCHOVERS)}",
 )
 

@@ -1,5 +1,6 @@
 """The chart's policy on MirrorPairs: who names a Secret may get it, and who writes a hook may get all Secrets."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -7,13 +8,14 @@ import pytest
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
-from tests.integration.kubernetes.chart.conftest import TEAM
+from tests.integration.kubernetes.chart.conftest import HOOK_ACCOUNT, TEAM
 
 HOOK = {"hook": {"command": ["/bin/lead"]}}
 NAMES_SECRET = "spec names the Secret {}, which pairs-author may not get"
 HAS_HOOK = (
     "spec has a hook, which runs with the Secrets of the flows, and pairs-author may not get all Secrets"
 )
+OTHER_ACCOUNT = "administrator"
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,21 @@ def _pair(*, probe: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]
             **spec,
         },
     }
+
+
+def _job_hook(account: str) -> dict[str, Any]:
+    return {"hook": {"job": {"image": "example/gateway:1", "serviceAccountName": account}}}
+
+
+@pytest.fixture
+def hook_author(author: Kubectl, administrator: Kubectl) -> Iterator[Kubectl]:
+    """The author, who may get all Secrets meanwhile."""
+    administrator("create", "role", "secrets-reader", "--verb=get", "--resource=secrets")
+    administrator("create", "rolebinding", "secrets-reader", "--role=secrets-reader", "--user=pairs-author")
+    wait_until("the right is known", lambda: _is_accepted(author, _pair(endpoint=HOOK)))
+    yield author
+    administrator("delete", "rolebinding,role", "secrets-reader")
+    wait_until("the right is gone", lambda: not _is_accepted(author, _pair(endpoint=HOOK)))
 
 
 def _plain(secret: str) -> dict[str, Any]:
@@ -77,6 +94,45 @@ def test_a_hook_needs_permission_on_all_secrets(
         author.apply(_pair(**spec), "--dry-run=server")
 
     assert _is_accepted(administrator, _pair(**spec))
+
+
+@pytest.mark.parametrize("field", ["endpoint", "fence"])
+def test_the_account_of_a_hook_needs_permission_on_its_tokens(
+    hook_author: Kubectl, administrator: Kubectl, field: str
+):
+    """The Job runs what its author writes, with a token of that account."""
+    hook = _job_hook(HOOK_ACCOUNT)
+    pair = _pair(endpoint=hook) if field == "endpoint" else _pair(fence={"method": "Hook", **hook})
+    with pytest.raises(
+        KubectlError, match=f"the ServiceAccount {HOOK_ACCOUNT}, and pairs-author may not create"
+    ):
+        hook_author.apply(pair, "--dry-run=server")
+
+    administrator(
+        "create",
+        "role",
+        "gateway-tokens",
+        "--verb=create",
+        "--resource=serviceaccounts/token",
+        f"--resource-name={HOOK_ACCOUNT}",
+    )
+    administrator("create", "rolebinding", "gateway-tokens", "--role=gateway-tokens", "--user=pairs-author")
+    wait_until("the right is known", lambda: _is_accepted(hook_author, pair))
+
+    administrator("delete", "rolebinding,role", "gateway-tokens")
+    wait_until("the right is gone", lambda: not _is_accepted(hook_author, pair))
+
+
+def test_a_hook_runs_only_as_an_account_that_the_chart_names_for_its_pair(administrator: Kubectl):
+    refusal = "switchovers.hooks of the Helm chart does not name for this pair"
+    other_pair = _pair(endpoint=_job_hook(HOOK_ACCOUNT))
+    other_pair["metadata"]["name"] = "north-south"
+    with pytest.raises(KubectlError, match=refusal):
+        administrator.apply(_pair(endpoint=_job_hook(OTHER_ACCOUNT)), "--dry-run=server")
+    with pytest.raises(KubectlError, match=refusal):
+        administrator.apply(other_pair, "--dry-run=server")
+
+    assert _is_accepted(administrator, _pair(endpoint=_job_hook(HOOK_ACCOUNT)))
 
 
 def test_a_canary_user_may_name_a_secret_that_its_author_may_get(author: Kubectl, administrator: Kubectl):

@@ -1,7 +1,9 @@
-"""The chart's rights on the endpoints of pairs: one Role for each object, and no right on others."""
+"""The chart's rights on what a Switchover changes in Kubernetes: one Role for each object or pair, and no right on others."""
 
 import pytest
 
+from mirrorflow_core.switchover.fence_policies import policy_name
+from mirrorflow_core.switchover.hook_jobs import HookJobKind, hook_job_name
 from tests.harness.kubernetes.chart import rendered
 
 FLOWS = ["east-to-west", "west-to-east"]
@@ -45,3 +47,39 @@ def test_without_endpoints_the_chart_grants_no_role_on_endpoints():
         if manifest["kind"] == "Role"
         and any("patch" in rule["verbs"] and rule.get("resourceNames") for rule in manifest["rules"])
     ]
+
+
+def test_each_pair_with_hooks_or_a_fence_has_a_role_on_objects_of_its_name():
+    """The operator creates them, so their names are those of the pair and of its flows."""
+    pairs = {
+        "hooks": [
+            {"namespace": "kafka", "pair": "east-west", "flows": FLOWS, "serviceAccounts": ["gateway"]}
+        ],
+        "fences": [{"namespace": "kafka", "pair": "east-west", "flows": FLOWS}],
+    }
+    roles = {
+        manifest["metadata"]["name"].removeprefix("mirrorflow-system-mirrorflow-operator-"): manifest["rules"]
+        for manifest in rendered({"switchovers": pairs})
+        if manifest["kind"] == "Role" and manifest["metadata"]["namespace"] == "kafka"
+    }
+
+    jobs = [hook_job_name("east-west", kind) for kind in HookJobKind]
+    policies = [policy_name("east-west", flow) for flow in FLOWS]
+    assert {
+        "hooks-east-west": [
+            {
+                "apiGroups": ["batch"],
+                "resources": ["jobs"],
+                "resourceNames": jobs,
+                "verbs": ["get", "patch", "delete"],
+            }
+        ],
+        "fences-east-west": [
+            {
+                "apiGroups": ["networking.k8s.io"],
+                "resources": ["networkpolicies"],
+                "resourceNames": policies,
+                "verbs": ["get", "patch"],
+            }
+        ],
+    } == roles
