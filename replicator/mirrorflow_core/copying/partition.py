@@ -496,6 +496,16 @@ class PartitionCopier:
         return self.uncertain.remain(self.stream)
 
     @property
+    def has_position_without_records(self) -> bool:
+        """Whether its position may be stored without records: of plain batches, or of offsets skipped since the last commit."""
+        stream, mode = self.stream, self.mode
+        if stream is None or mode is None:
+            return False
+        is_between_commits = not self.membership.is_member and not stream.in_flight
+        has_skipped = stream.delivered.source_offset + 1 > self._committed_next
+        return mode.is_plain or (is_between_commits and has_skipped)
+
+    @property
     def settled_next_offset(self) -> int:
         """The source offset after the last record that no abort can remove; UNKNOWN: it has not begun."""
         if self.stream is None or self.mode is None:
@@ -658,7 +668,7 @@ class PartitionCopier:
             alerts = self._alert_loss(omission.error, now_ms, lost_records=lost_records)
             self.refusals = 0
             pair = pair._replace(source_offset=omission.next_offset - 1, source_epoch=UNKNOWN)
-        mode.rewind(pair.source_offset + 1)
+        mode.rewind(pair.source_offset + 1, is_after_gap=pair is not stream.delivered)
         return *alerts, *self._align(stream, mode, pair, now_ms, was_cut_off=False)
 
     def _align(

@@ -122,10 +122,8 @@ class TaskTransaction:
                 copier.held()
 
     def store(self, copiers: Iterable[PartitionCopier]) -> None:
-        """Stores the positions of those of *copiers* soon that write plain batches; all others are stored with their records."""
-        self._to_store |= {
-            copier: None for copier in _begun(copiers) if copier.mode is not None and copier.mode.is_plain
-        }
+        """Stores the positions of *copiers* soon; those of members are stored with their records."""
+        self._to_store |= {copier: None for copier in copiers if copier.has_position_without_records}
 
     def end(self, reason: str) -> None:
         """The session ends because of *reason*; nothing is committed any more."""
@@ -306,7 +304,11 @@ class TaskTransaction:
             return now  # a response that comes later is not in the positions
         changes = self._ready_changes()
         resyncs = {copier: copier.resyncs for copier in members}
-        alone = [copier for copier in self._to_store if not copier.has_uncertain_writes]
+        alone = [
+            copier
+            for copier in self._to_store
+            if copier.has_position_without_records and not copier.has_uncertain_writes
+        ]
         self._to_store.clear()
         positions = {
             copier: self._position(copier, now.wall_ms, changes.get(copier))

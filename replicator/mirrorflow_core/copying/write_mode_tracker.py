@@ -50,7 +50,8 @@ class WriteModeTracker:
         # Whether batches are written outside of transactions now. An attribute, because it is read several times a batch.
         self.is_plain = True
         # The end of what was taken; in plain batches it is newer than that of `_state`.
-        self._next_source_offset, self._source_epoch = point.next_source_offset, point.source_epoch
+        self._next_source_offset = point.next_source_offset
+        self._source_epoch: int | None = point.source_epoch
         self._written = dict.fromkeys(WriteMode, 0)  # records of the modes before the current one
         self._began = max(0, point.records)  # the ordinal at which the current mode began
 
@@ -107,15 +108,20 @@ class WriteModeTracker:
 
     def refuse_plain(self, next_source_offset: int) -> ChangeMode:
         """Returns the change that an old record at *next_source_offset* needs, which its batch did not show."""
-        return ChangeMode(WriteMode.TRANSACTION, next_source_offset, self._source_epoch)
+        epoch = UNKNOWN if self._source_epoch is None else self._source_epoch
+        return ChangeMode(WriteMode.TRANSACTION, next_source_offset, epoch)
 
     def taken(self, next_source_offset: int, source_epoch: int) -> None:
         """Notes that all records before *next_source_offset*, the last of *source_epoch*, were sent."""
         self._next_source_offset, self._source_epoch = next_source_offset, source_epoch
 
-    def rewind(self, next_source_offset: int) -> None:
-        """Continues at *next_source_offset*. The epoch is forgotten, so that a position is stored first."""
-        self._next_source_offset, self._source_epoch = next_source_offset, UNKNOWN
+    def rewind(self, next_source_offset: int, *, is_after_gap: bool) -> None:
+        """Continues at *next_source_offset*. The epoch is forgotten, so that a position is stored first.
+
+        Batches of magic 0 and 1 have no epoch: of them, one is stored first if records before them were passed over.
+        """
+        self._next_source_offset = next_source_offset
+        self._source_epoch = None if is_after_gap else UNKNOWN
         self.change = None
 
     def want(self, change: ChangeMode) -> None:

@@ -73,7 +73,7 @@ class PartitionMode:
 
     mode: WriteMode
     next_source_offset: int
-    source_epoch: int  # leader epoch of the record before; -1: unknown
+    source_epoch: int | None  # leader epoch of the record before; -1: it has none; None: after a gap
     last_gap_ms: int | None = None  # wall clock
     stays_in_transactions: bool = False
 

@@ -138,7 +138,7 @@ class TransactionRunner:
                 await self._ask(self._decisions.finish(_now()))
 
     async def store(self, copiers: Iterable[PartitionCopier], *, left: bool) -> None:
-        """Stores that *copiers* are given up, or soon the positions of those that write plain batches. Raises ClusterError."""
+        """Stores that *copiers* are given up, or soon their positions; members are stored with their records. Raises ClusterError."""
         if left:
             async with self._working:
                 await self._ask(self._decisions.store_left(copiers, _now()))

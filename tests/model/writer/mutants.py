@@ -600,7 +600,7 @@ def _changes_without_a_position() -> tuple[Replaced, ...]:
 
 
 def _no_position_after_a_resync() -> tuple[Replaced, ...]:
-    def rewind(tracker: Any, next_source_offset: int) -> None:
+    def rewind(tracker: Any, next_source_offset: int, **_: bool) -> None:
         tracker._next_source_offset, tracker.change = next_source_offset, None
 
     return ((WriteModeTracker, "rewind", rewind),)

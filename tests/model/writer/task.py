@@ -354,8 +354,8 @@ class Task:
         return max(min(due), self.world.now_ms + 1) if due else None
 
     def _has_progress(self, copier: PartitionCopier) -> bool:
-        """Whether acknowledged plain batches have no stored position yet."""
-        if copier.stream is None or copier.mode is None or not copier.mode.is_plain:
+        """Whether what was acknowledged or skipped has no stored position yet."""
+        if copier.stream is None:
             return False
         return self.stored[copier.source] != copier.stream.delivered.source_offset + 1
 

@@ -23,6 +23,7 @@ from mirrorflow_core.copying.transaction_requests import (
     StorePositions,
     TransactionRequest,
 )
+from mirrorflow_core.wire.fetch import FetchKey, PartitionFetchResponse
 from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Done, Producer, Refused, Transaction
 from mirrorflow_replicator.copy.partition_reports import partition_report
 from tests.unit.core.copying.stubs import (
@@ -36,6 +37,7 @@ from tests.unit.core.copying.stubs import (
 )
 from tests.unit.core.copying.test_batch_packer import TIMESTAMP_MS
 from tests.unit.core.wire.strategies import batch_of
+from tests.unit.core.wire.test_fetch import data_batch, marker
 
 START_S = 1000.0
 
@@ -78,6 +80,10 @@ class Rig:
         for copier in self.copiers:
             assert copier.membership is TransactionMembership.INSIDE
             assert send(copier, self.now.wall_ms) is not None
+
+    def next_due(self) -> Now:
+        """A time at which everything that waits is due."""
+        return Now(self.now.monotonic_s + 3_600, self.now.wall_ms + 3_600_000)
 
     def acknowledge(self) -> None:
         """Acknowledges all batches in flight."""
@@ -277,3 +283,45 @@ def test_a_transaction_is_limited_to_the_bytes_of_a_tenth_of_its_timeout() -> No
     rig.responds_in_time = True
     rig.perform(rig.transaction.due(rig.now))
     assert rig.committed == [103, 103]
+
+
+@pytest.mark.parametrize(
+    ("read_committed", "skipped", "end", "aborted"),
+    [
+        (False, [marker(7, 103, commits=True)], 104, ()),
+        (True, [data_batch(7, 103), marker(7, 105, commits=False)], 106, ((7, 103),)),
+    ],
+    ids=["the marker of the source comes after the commit", "the last transaction of the source is aborted"],
+)
+def test_offsets_that_the_source_skips_after_a_commit_are_stored_without_records(
+    read_committed, skipped, end, aborted
+):
+    """Else the partition never counts as caught up, and a loss is reported when retention deletes these offsets."""
+    copier = begun_copier(TIMESTAMP_MS, new_session(read_committed=read_committed))
+    rig = Rig(copier, responds_in_time=True)
+    rig.join()
+    rig.acknowledge()
+    rig.perform(rig.transaction.commit(rig.now))
+    copier.cursor.seek(103, 0)
+    records = memoryview(b"".join(batch.data for batch in skipped))
+    response = PartitionFetchResponse(FetchKey(b"orders", 2), 0, end, end, 0, aborted, -1, records)
+
+    copier.fetched(response, 103)
+    rig.transaction.store([copier])
+    rig.perform(rig.transaction.due(rig.next_due()))
+
+    assert (rig.committed[-1], copier.settled_next_offset) == (end, end)
+    rig.transaction.store([copier])
+    assert rig.transaction.due(rig.next_due()) is None
+
+
+def test_a_member_is_stored_with_its_records_alone() -> None:
+    """Its records are not committed before the transaction is."""
+    copier = begun_copier(TIMESTAMP_MS)
+    rig = Rig(copier, responds_in_time=True)
+    rig.join()
+    assert not copier.has_position_without_records
+
+    rig.acknowledge()
+
+    assert not copier.has_position_without_records

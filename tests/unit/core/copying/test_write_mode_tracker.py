@@ -77,6 +77,15 @@ def test_records_that_sequence_numbers_cannot_count_wait_for_a_position(
     assert check(tracker(), source_batch) == change
 
 
+@pytest.mark.parametrize("epoch", [3, -1])
+def test_a_position_is_stored_before_the_first_batch_after_a_loss(epoch):
+    """Also before batches of magic 0 and 1, which have no leader epoch."""
+    mode = tracker()
+    mode.rewind(500, is_after_gap=True)
+
+    assert check(mode, batch(500, epoch=epoch)) == ChangeMode(WriteMode.PLAIN, 500, epoch)
+
+
 @pytest.mark.parametrize("magic", [0, 1])
 def test_a_mode_change_before_an_old_format_message_set_covers_all_its_records(magic: int):
     """A compressed message set has the offset of its last record."""
@@ -96,7 +105,7 @@ def test_without_fencing_all_batches_are_plain(source_batch: Batch):
 def test_nothing_is_plain_after_a_resync_before_a_position_is_stored():
     """The last stored position may lie before a skipped gap."""
     mode = tracker()
-    mode.rewind(110)
+    mode.rewind(110, is_after_gap=False)
     assert check(mode, batch(110)) == ChangeMode(WriteMode.PLAIN, 110, 3)
 
 
