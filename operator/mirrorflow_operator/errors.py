@@ -29,10 +29,10 @@ class FieldError:
 
     path: str
     message: str
-    action: str = ""
+    action: str | None = None
 
     def __str__(self) -> str:
-        sentence = f"{self.path}: {self.message}" + (f"; {self.action}" if self.action else "")
+        sentence = f"{self.path}: {self.message}" + ("" if self.action is None else f"; {self.action}")
         return sentence if sentence.endswith("?") else f"{sentence}."
 
 
@@ -59,13 +59,13 @@ class SettingsError(OperatorError):
 class NameConflictError(OperatorError):
     """An object with a name that a flow needs belongs to another owner; it was not changed.
 
-    *owner*: the name of the MirrorFlow that owns it; "" if none does.
+    *owner*: the name of the MirrorFlow that owns it; None if none does.
     """
 
-    def __init__(self, kind: str, namespace: str, name: str, *, owner: str = "") -> None:
+    def __init__(self, kind: str, namespace: str, name: str, *, owner: str | None = None) -> None:
         self.kind, self.namespace, self.name, self.owner = kind, namespace, name, owner
-        whose = f"belongs to MirrorFlow {owner}" if owner else "belongs to no MirrorFlow"
-        remedy = "give" if owner else "delete or rename it, or give"
+        whose = "belongs to no MirrorFlow" if owner is None else f"belongs to MirrorFlow {owner}"
+        remedy = "delete or rename it, or give" if owner is None else "give"
         super().__init__(
             f"{kind} {name} of namespace {namespace} {whose} and was not changed;"
             f" {remedy} the MirrorFlow another name."

@@ -51,10 +51,10 @@ class SettingError(MirrorFlowError):
 class InvalidSettingError(SettingError):
     """The value of *key* is invalid, or contradicts another setting."""
 
-    def __init__(self, *, key: str, problem: str, action: str = "") -> None:
+    def __init__(self, *, key: str, problem: str, action: str | None = None) -> None:
         self.key = key
         self.problem = problem
-        super().__init__(f"{key}: {problem}" + (f"; {action}." if action else "."))
+        super().__init__(f"{key}: {problem}" + ("." if action is None else f"; {action}."))
 
 
 class FileMissingError(InvalidSettingError):
@@ -78,16 +78,16 @@ class RefusedSettingError(SettingError):
 class UnresolvedReferenceError(SettingError):
     """A ${provider:path:key} in *key* cannot be resolved on this host; the value is never shown.
 
-    *cluster* is the alias of the cluster whose client has the key; "" for any other key.
+    *cluster* is the alias of the cluster whose client has the key; None for any other key.
     """
 
     reason = "SecretMissing"
 
-    def __init__(self, *, key: str, reference: str, problem: str, cluster: str = "") -> None:
+    def __init__(self, *, key: str, reference: str, problem: str, cluster: str | None = None) -> None:
         self.key = key
         self.reference = reference
         self.problem = problem
-        whose = f" of cluster {cluster}" if cluster else ""
+        whose = "" if cluster is None else f" of cluster {cluster}"
         super().__init__(f"{key}{whose}: the reference {reference} cannot be resolved: {problem}.")
 
 
@@ -257,14 +257,14 @@ class BrokerError(ClusterError):
         request: str,
         code: int,
         name: str,
-        subject: str = "",
+        subject: str | None = None,
         retriable: bool = False,
-        advice: str = "",
+        advice: str | None = None,
     ) -> None:
         self.code = code
         self.retriable = retriable
-        about = f" for {subject}" if subject else ""
-        then = f"; {advice}" if advice else ""
+        about = "" if subject is None else f" for {subject}"
+        then = "" if advice is None else f"; {advice}"
         super().__init__(
             f"{request}{about} failed on cluster {cluster}: {name} ({code}){then}.", cluster=cluster
         )
@@ -369,9 +369,11 @@ class FlowExistsError(IdentityError):
 
     reason = "FlowExists"
 
-    def __init__(self, *, source: str, target: str, owner: str, claimant: str, process: str = "") -> None:
-        """*process*: the last one that claimed the flow *owner* and has not left; "" if there is none, or it is not known."""
-        runs = f" (last claimed by {process})" if process else ""
+    def __init__(
+        self, *, source: str, target: str, owner: str, claimant: str, process: str | None = None
+    ) -> None:
+        """*process*: the last one that claimed the flow *owner* and has not left; None if there is none, or it is not known."""
+        runs = "" if process is None else f" (last claimed by {process})"
         super().__init__(
             f"Target {target} already receives source {source} from flow {owner}; this flow is {claimant}. "
             f"Stop the other flow{runs} and name it in spec.takeOverFrom (mirrorflow.takeover.from), or give this source another alias "
@@ -552,11 +554,19 @@ class RecordTooLargeError(PartitionError):
     reason = "RecordTooLarge"
 
     def __init__(
-        self, *, topic: str, partition: int, offset: int, size_bytes: int, target_topic: str, then: str = ""
+        self,
+        *,
+        topic: str,
+        partition: int,
+        offset: int,
+        size_bytes: int,
+        target_topic: str,
+        then: str | None = None,
     ) -> None:
         self.offset = offset
         self.size_bytes = size_bytes
-        then = then or f"raise max.message.bytes of {target_topic} (or message.max.bytes of its brokers)"
+        if then is None:
+            then = f"raise max.message.bytes of {target_topic} (or message.max.bytes of its brokers)"
         taken = f"takes {size_bytes} bytes, more than the target allows"
         sentence = f"the record at source offset {offset} {taken}; {then}; {KEPT_ON_COPY}"
         super().__init__(sentence, topic=topic, partition=partition)
@@ -592,13 +602,11 @@ class SourceDataLostError(PartitionError):
     reason = "SourceDataLost"
 
     def __init__(
-        self, *, topic: str, partition: int, wanted: int, found: int, how: str, then: str = ""
+        self, *, topic: str, partition: int, wanted: int, found: int, how: str, then: str | None = None
     ) -> None:
         self.wanted, self.found = wanted, found
-        then = (
-            then
-            or f"set mirrorflow.source.loss.policy=alert to continue at {found}, or restart to copy the partition again"
-        )
+        if then is None:
+            then = f"set mirrorflow.source.loss.policy=alert to continue at {found}, or restart to copy the partition again"
         sentence = f"{how}: the next offset to copy was {wanted}, the source has {found}; {then}"
         super().__init__(sentence, topic=topic, partition=partition)
 
@@ -608,11 +616,11 @@ class TargetDataLostError(PartitionError):
 
     reason = "TargetDataLost"
 
-    def __init__(self, *, topic: str, partition: int, target_topic: str, how: str, then: str = "") -> None:
-        then = (
-            then
-            or "set mirrorflow.source.loss.policy=alert to copy what follows, or restart to copy the partition again"
-        )
+    def __init__(
+        self, *, topic: str, partition: int, target_topic: str, how: str, then: str | None = None
+    ) -> None:
+        if then is None:
+            then = "set mirrorflow.source.loss.policy=alert to copy what follows, or restart to copy the partition again"
         super().__init__(f"target topic {target_topic} {how}; {then}", topic=topic, partition=partition)
 
 

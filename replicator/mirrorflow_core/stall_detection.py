@@ -310,5 +310,5 @@ def _target_silent(facts: CopyFacts, what: str) -> Stall:
     return _stall(facts, StallReason.TARGET_NOT_ANSWERING, text)
 
 
-def _times(count: int, singular: str, several: str = "") -> str:
+def _times(count: int, singular: str, several: str | None = None) -> str:
     return f"1 {singular}" if count == 1 else f"{count} {several or singular + 's'}"

@@ -208,7 +208,7 @@ def _field_error(detail: ErrorDetails, root: type[BaseModel]) -> FieldError:
     message = _PROBLEMS.get(kind, "it is not valid").format(**context)
     # The possible values describe a field of a few words well enough.
     field = None if "expected" in context else _field_at(location, root)
-    about = field.description.rstrip(".") if field is not None and field.description else ""
+    about = field.description.rstrip(".") if field is not None and field.description else None
     return FieldError(path=path, message=message, action=about)
 
 

@@ -89,7 +89,7 @@ def source_lost(source: TopicPartition, loss: DetectedLoss, session: CopySession
     )
 
 
-def _then(policy: LossPolicy) -> str:
+def _then(policy: LossPolicy) -> str | None:
     if policy is LossPolicy.FAIL:
-        return ""
+        return None
     return f"continues, as mirrorflow.source.loss.policy={policy.value} says"

@@ -140,7 +140,7 @@ _END = {
 class PatternSyntaxError(ValueError):
     """The text is not a Java regular expression, or uses an unsupported construct; *action* is the remedy, if not obvious."""
 
-    def __init__(self, problem: str, action: str = "") -> None:
+    def __init__(self, problem: str, action: str | None = None) -> None:
         self.action = action
         super().__init__(problem)
 

@@ -326,7 +326,7 @@ class BrokerRefusal:
 
 
 def error_for(
-    code: int, *, cluster: str, request: str, subject: str = "", message: str | None = None
+    code: int, *, cluster: str, request: str, subject: str | None = None, message: str | None = None
 ) -> ClusterError:
     """Returns the exception for *code*, which is not 0. *subject* is the topic, group, ... concerned.
 
@@ -335,12 +335,12 @@ def error_for(
     """
     if code in _UNAUTHORIZED:
         kind = _UNAUTHORIZED[code]
-        resource = kind if kind == "cluster" or not subject else f"{kind} {subject}"
+        resource = kind if kind == "cluster" or subject is None else f"{kind} {subject}"
         operation = _OPERATIONS.get(request, request) if kind == "topic" else request
         return NotAuthorizedError(cluster=cluster, operation=operation, resource=resource)
     if code == SASL_AUTHENTICATION_FAILED:
         return AuthenticationFailedError(
-            cluster=cluster, address=subject, mechanism="SASL", problem=message or name_of(code)
+            cluster=cluster, address=subject or cluster, mechanism="SASL", problem=message or name_of(code)
         )
     if code == UNSUPPORTED_VERSION:
         return UnsupportedBrokerError(
@@ -354,12 +354,12 @@ def error_for(
         name=name,
         subject=subject,
         retriable=is_retriable(code),
-        advice=_ADVICE.get(code, ""),
+        advice=_ADVICE.get(code),
     )
 
 
 def raise_for(
-    code: int, *, cluster: str, request: str, subject: str = "", message: str | None = None
+    code: int, *, cluster: str, request: str, subject: str | None = None, message: str | None = None
 ) -> None:
     """Raises `error_for` *code*; does nothing for 0."""
     if code != NONE:

@@ -62,10 +62,10 @@ class Claim:
         return tuple(name for task in tasks for name in (*task, task.spare))
 
     @property
-    def running_process(self) -> str:
-        """The process that owns the flow, for users: `process 4711 on host a`; "" once it has left."""
+    def running_process(self) -> str | None:
+        """The process that owns the flow, for users: `process 4711 on host a`; None once it has left."""
         host, _, rest = self.process.partition("/")
-        return "" if self.left else f"process {rest.partition('/')[0]} on host {host}"
+        return None if self.left else f"process {rest.partition('/')[0]} on host {host}"
 
     def renewed(
         self, now_ms: int, *, lock_id: int, lock_epoch: int, left: bool = False, ended: str = ""

@@ -62,11 +62,14 @@ async def init_producer_id(
     where = None if transactional_id is None else (TRANSACTION_COORDINATOR, transactional_id)
     final_code = NONE if waits else CONCURRENT_TRANSACTIONS
     response = await cluster.call(request, coordinator=where, timeout_s=timeout_s, final_code=final_code)
-    subject = transactional_id or ""
-    cluster.raise_for(response.error_code, "InitProducerId", subject)
+    cluster.raise_for(response.error_code, "InitProducerId", transactional_id)
     if response.producer_id <= NO_PRODUCER_ID or response.producer_epoch < 0:
         raise BrokerError(
-            cluster=cluster.alias, request="InitProducerId", code=0, name="no producer id", subject=subject
+            cluster=cluster.alias,
+            request="InitProducerId",
+            code=0,
+            name="no producer id",
+            subject=transactional_id,
         )
     return int(response.producer_id), int(response.producer_epoch)
 

@@ -154,7 +154,9 @@ class Cluster:
         """Returns the leader's node id from the cached metadata; None if unknown or there is none."""
         return self.metadata.leader(topic, partition)
 
-    def raise_for(self, code: int, request: str, subject: str = "", *, message: str | None = None) -> None:
+    def raise_for(
+        self, code: int, request: str, subject: str | None = None, *, message: str | None = None
+    ) -> None:
         """Raises the error of a response's *code*; do nothing for 0. *subject* is the topic, group, ... concerned."""
         error_codes.raise_for(code, cluster=self.alias, request=request, subject=subject, message=message)
 

@@ -91,7 +91,7 @@ class FlowMover:
     async def _why_back_runs(self) -> str:
         """Returns why the flow back cannot be held; "" if it can. Raises ClusterError."""
         back = await newest_claim(self._clusters.source, self._settings.back)
-        is_owned = back is not None and back.running_process and not back.ended
+        is_owned = back is not None and not back.left and not back.ended
         why = await self._why_in_use(back) if back is not None and is_owned else ""
         self._is_back_watched = True
         return why
@@ -293,7 +293,7 @@ async def observed_reverse(
     claim = claims.committed[-1] if claims.committed else None
     if claim is None:
         return ReverseFlow(started_by="")
-    is_copying = bool(claim.running_process) and claim != abandoned
+    is_copying = not claim.left and claim != abandoned
     return ReverseFlow(started_by=claim.started, is_copying=is_copying, held_by=claim.ended)
 
 

@@ -91,7 +91,7 @@ def test_a_waiting_process_reports_the_owner_of_the_flow(monkeypatch: pytest.Mon
         return DecidedRecords((claims.pop(0),), ())
 
     monkeypatch.setattr(ownership, "read_claims", read_claims)
-    owners: list[str] = []
+    owners: list[str | None] = []
     steps = wait_for_turn(
         FlowPlan(claim=OWN, assignment=()), lambda claim: owners.append(claim.running_process)
     )
