@@ -55,7 +55,7 @@ class SideReport:
 
     reason: str | None = None
     since_s: float = 0.0  # monotonic clock; start of this state
-    cluster_id: str = ""
+    cluster_id: str | None = None
     message: str = field(default="", compare=False)  # of the newest error since this state began
 
 
@@ -68,7 +68,9 @@ def worst_side(sides: Iterable[SideReport]) -> SideReport:
     if not known:
         return UNKNOWN_SIDE
     worst = min(known, key=lambda side: (not side.reason, side.since_s))
-    cluster_id = worst.cluster_id or next((side.cluster_id for side in known if side.cluster_id), "")
+    cluster_id = worst.cluster_id or next(
+        (side.cluster_id for side in known if side.cluster_id is not None), None
+    )
     return replace(worst, cluster_id=cluster_id)
 
 

@@ -118,7 +118,7 @@ def _conflict_inputs(resource: Resource, flow: MirrorFlow) -> _ConflictInputs:
     ids = resource.status.cluster_ids
     # The ids belong to the addresses of the observed generation: a newer spec may name other clusters.
     known = ids is not None and resource.status.observed_generation == resource.generation
-    source, target = (ids.source, ids.target) if ids is not None and known else ("", "")
+    source, target = (ids.source or None, ids.target or None) if ids is not None and known else (None, None)
     return _ConflictInputs(
         key=resource.key,
         created_s=resource.created_s,
@@ -132,7 +132,7 @@ def _conflict_inputs(resource: Resource, flow: MirrorFlow) -> _ConflictInputs:
     )
 
 
-def _endpoint(cluster: ClusterSpec, namespace: str, cluster_id: str) -> Endpoint:
+def _endpoint(cluster: ClusterSpec, namespace: str, cluster_id: str | None) -> Endpoint:
     addresses = frozenset(
         _address(bootstrap_server.lower(), namespace) for bootstrap_server in cluster.bootstrap_servers
     )
@@ -150,7 +150,7 @@ def _address(address: str, namespace: str) -> str:
 def _cluster_identifiers(route: FlowRoute) -> Iterator[str]:
     for end in (route.source, route.target):
         yield from end.addresses
-        if end.cluster_id:
+        if end.cluster_id is not None:
             yield f"id {end.cluster_id}"
 
 
@@ -224,7 +224,7 @@ def _cluster_numbers(routes: Iterable[FlowRoute]) -> Mapping[str, int]:
     for route in routes:
         for end in (route.source, route.target):
             first = root(next(iter(end.addresses)))
-            for identifier in (*end.addresses, *([f"id {end.cluster_id}"] if end.cluster_id else [])):
+            for identifier in (*end.addresses, *([] if end.cluster_id is None else [f"id {end.cluster_id}"])):
                 parents[root(identifier)] = first
     roots = {identifier: root(identifier) for identifier in list(parents)}
     numbers = {root: index for index, root in enumerate(dict.fromkeys(roots.values()))}

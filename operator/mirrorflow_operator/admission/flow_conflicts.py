@@ -39,11 +39,11 @@ _SIMPLIFICATIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """A cluster as one flow names it; `cluster_id` is "" and `topics` None if the cluster was not queried."""
+    """A cluster as one flow names it; `cluster_id` and `topics` are None if the cluster was not queried."""
 
     alias: str
     addresses: frozenset[str]
-    cluster_id: str = ""
+    cluster_id: str | None = None
     topics: frozenset[str] | None = None
 
 
@@ -202,7 +202,7 @@ def _clusters(ends: Sequence[Endpoint]) -> tuple[list[int], list[str]]:
 
 
 def _is_same(endpoint: Endpoint, other: Endpoint) -> bool:
-    if endpoint.cluster_id and other.cluster_id:
+    if endpoint.cluster_id is not None and other.cluster_id is not None:
         return endpoint.cluster_id == other.cluster_id
     return bool(endpoint.addresses & other.addresses)
 

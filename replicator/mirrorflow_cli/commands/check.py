@@ -129,7 +129,7 @@ class _FlowCheck:
     checkpoint: CheckpointSettings | None
     heartbeat: HeartbeatSettings | None
     findings: Findings
-    source_cluster_id: str = ""
+    source_cluster_id: str | None = None
     topics: SourceTopics = field(default_factory=SourceTopics)
     groups: tuple[Group, ...] = ()
     acls: tuple[AclBinding, ...] = ()
@@ -175,7 +175,7 @@ class _FlowCheck:
         settings = self.settings
         view = await updated_view(ClaimView(), source, opposite_topics(settings), LogCache())
         self.opposite = view.claim
-        if view.unread:
+        if view.unread is not None:
             self.findings.problem(
                 f"Whether a switchover has ended the flow from {settings.target_alias} to {settings.source_alias} is unknown: {view.unread}"
             )
@@ -273,21 +273,21 @@ async def check_guarantee(target: Cluster, settings: SourceSettings, findings: F
 def check_same_cluster(
     target: Cluster,
     settings: SourceSettings,
-    source_cluster_id: str,
+    source_cluster_id: str | None,
     topics: Collection[str],
     findings: Findings,
 ) -> None:
-    """Reports that the source, with these *topics*, is the *target* itself; *source_cluster_id* is "" if it did not answer."""
-    if source_cluster_id != target.cluster_id:
+    """Reports that the source, with these *topics*, is the *target* itself; *source_cluster_id* is None if it did not answer."""
+    if source_cluster_id is None or source_cluster_id != target.cluster_id:
         return
     aliases = {"source_alias": settings.source_alias, "target_alias": settings.target_alias}
     refusal = same_cluster_refusal(
-        make_selection(settings), **aliases, cluster_id=target.cluster_id, topics=topics
+        make_selection(settings), **aliases, cluster_id=source_cluster_id, topics=topics
     )
     if refusal is not None:
         findings.problem(str(refusal))
     else:
-        findings.note(same_cluster_warning(**aliases, cluster_id=target.cluster_id))
+        findings.note(same_cluster_warning(**aliases, cluster_id=source_cluster_id))
 
 
 async def _check_transaction_timeout(target: Cluster, settings: SourceSettings, findings: Findings) -> None:
@@ -307,20 +307,20 @@ async def _check_transaction_timeout(target: Cluster, settings: SourceSettings, 
 async def check_flow_owner(
     target: Cluster,
     settings: SourceSettings,
-    source_cluster_id: str,
+    source_cluster_id: str | None,
     opposite: Claim | None,
     findings: Findings,
 ) -> None:
     """Reports another flow or cluster that owns the source alias on *target*, and what the flow would wait for. Raises ClusterError.
 
-    *source_cluster_id* is "" if the source did not answer, and is not compared then. *opposite*: the newest claim of the flow in the
+    *source_cluster_id* is None if the source did not answer, and is not compared then. *opposite*: the newest claim of the flow in the
     opposite direction, if topics keep their names.
     """
     claim = await _newest_claim(target, settings)
     if switchover := awaited_switchover(claim, opposite, target_cluster_id=target.cluster_id):
         source, to = settings.source_alias, settings.target_alias
         findings.note(str(FlowEndedError(source=source, target=to, switchover=switchover, is_opposite=True)))
-    if claim is None or not (claim.has_run or claim.ended):
+    if claim is None or not (claim.has_run or claim.ended is not None):
         return  # at most a switchover that was rolled back has held it
     source, owner = settings.source_alias, claim.flow
     if runs_elsewhere(settings.flow, owner):
@@ -334,7 +334,7 @@ async def check_flow_owner(
             source=source, target=settings.target_alias, owner=owner, claimant=settings.flow
         )
         findings.problem(str(error))
-    if claim.ended:
+    if claim.ended is not None:
         findings.note(
             str(FlowEndedError(source=source, target=settings.target_alias, switchover=claim.ended))
         )

@@ -132,7 +132,7 @@ async def _run(arguments: argparse.Namespace, settings: SwitchoverSettings) -> _
         return _Outcome(
             survey=survey,
             written=written,
-            cluster_id=side.old_side.cluster_id,
+            cluster_id=side.old_side.cluster_id or "",
             configs=configs,
             notes=_notes(settings, written, arguments.action),
         )

@@ -37,7 +37,7 @@ from mirrorflow_replicator.connectors.schema_connector import PASS_INTERVAL_S
 from mirrorflow_replicator.http.progress_text import counted, duration
 
 # Cluster id and topics.
-ClusterContents = tuple[str, frozenset[str]]
+ClusterContents = tuple[str | None, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +326,7 @@ async def _contents_of(
 
 def _endpoint(cluster: ClusterSpec, seen: Mapping[frozenset[str], ClusterContents]) -> Endpoint:
     addresses = _addresses(cluster)
-    cluster_id, topics = seen.get(addresses, ("", None))
+    cluster_id, topics = seen.get(addresses, (None, None))
     return Endpoint(alias=cluster.alias, addresses=addresses, cluster_id=cluster_id, topics=topics)
 
 

@@ -34,25 +34,27 @@ class Claim:
     """
 
     flow: str
-    process: str
+    process: str | None  # None: none has owned the flow, a switchover only holds it
     source_alias: str
-    group: str = ""  # group.id; "": one process
+    group: str | None = None  # group.id; None: one process
     tasks: int
-    lock_id: int = -1
+    lock_id: int = -1  # -1 as in Kafka: no producer id
     lock_epoch: int
-    source_cluster_id: str = ""
-    target_cluster_id: str = ""
+    source_cluster_id: str | None = None  # None, as below: its brokers report none
+    target_cluster_id: str | None = None
     left: bool = False
-    ended: str = ""  # the id of the switchover that has ended the flow; "": it may be taken
-    started: str = ""  # the id of the last switchover that has set where the flow starts (`flow_start`)
-    # The id of a switchover that was to start the flow, which never ran, and was rolled back or has not done so yet.
-    released: str = ""
+    ended: str | None = None  # the id of the switchover that has ended the flow; None: it may be taken
+    started: str | None = (
+        None  # the id of the last switchover that has set where the flow starts (`flow_start`); None: none has
+    )
+    # The id of a switchover that was to start the flow, which never ran, and was rolled back or has not done so yet; None: none.
+    released: str | None = None
     time_ms: int
 
     @property
     def has_run(self) -> bool:
         """Whether a process has owned the flow, or a switchover has started it. Until then a claim only holds it (`hold_flow`)."""
-        return bool(self.process or self.started)
+        return self.process is not None or self.started is not None
 
     @property
     def writer_ids(self) -> tuple[str, ...]:
@@ -63,20 +65,22 @@ class Claim:
 
     @property
     def running_process(self) -> str | None:
-        """The process that owns the flow, for users: `process 4711 on host a`; None once it has left."""
+        """The process that owns the flow, for users: `process 4711 on host a`; None if it has left or never was."""
+        if self.left or self.process is None:
+            return None
         host, _, rest = self.process.partition("/")
-        return None if self.left else f"process {rest.partition('/')[0]} on host {host}"
+        return f"process {rest.partition('/')[0]} on host {host}"
 
     def renewed(
-        self, now_ms: int, *, lock_id: int, lock_epoch: int, left: bool = False, ended: str = ""
+        self, now_ms: int, *, lock_id: int, lock_epoch: int, left: bool = False, ended: str | None = None
     ) -> "Claim":
         """Returns the claim as the owner writes it at *now_ms*."""
         return replace(self, time_ms=now_ms, lock_id=lock_id, lock_epoch=lock_epoch, left=left, ended=ended)
 
 
 def encode_claim(claim: Claim) -> tuple[bytes, bytes]:
-    """Returns key and value of the claim's record, as compact JSON."""
-    body = asdict(claim)
+    """Returns key and value of the claim's record, as compact JSON; absent texts are empty there."""
+    body = {name: "" if value is None else value for name, value in asdict(claim).items()}
     key = {"flow": body.pop("flow")}
     return tuple(json.dumps(part, separators=(",", ":")).encode() for part in (key, body))  # type: ignore[return-value]
 
@@ -91,6 +95,7 @@ def decode_claim(key: bytes, value: bytes) -> Claim:
     numbers = {"tasks", "lock_id", "lock_epoch", "time_ms"}
     texts = {field.name for field in fields(Claim)} - numbers - {"left"}
     values: dict[str, Any] = {name: text_field(members, name) for name in texts}
+    values |= {name: values[name] or None for name in texts - {"flow", "source_alias"}}
     values |= {name: integer_field(members, name) for name in numbers}
     return Claim(**values, left=left)
 
@@ -114,9 +119,9 @@ def ids_to_take(
     return tuple(ids)
 
 
-def ended_by(claims: DecidedRecords[Claim]) -> str:
-    """Returns the id of the switchover that the newest committed claim names as the flow's end; "": none."""
-    return claims.committed[-1].ended if claims.committed else ""
+def ended_by(claims: DecidedRecords[Claim]) -> str | None:
+    """Returns the id of the switchover that the newest committed claim names as the flow's end; None: none."""
+    return claims.committed[-1].ended if claims.committed else None
 
 
 def is_end_pending(claims: DecidedRecords[Claim]) -> bool:
@@ -146,4 +151,4 @@ class ClaimWatch:
         """
         if self.claim is None:
             return True
-        return not self.claim.ended and (self.claim.left or now_ms - self.since_ms >= ABANDONED_MS)
+        return self.claim.ended is None and (self.claim.left or now_ms - self.since_ms >= ABANDONED_MS)

@@ -14,16 +14,29 @@ from mirrorflow_core.writer.claim import Claim
 
 @dataclass(frozen=True, slots=True)
 class ClaimView:
-    """The newest *claim* that was read; None if the flow was never owned. *unread*: why the last read gave nothing, or empty."""
+    """The newest *claim* that was read; None if the flow was never owned. *unread*: why the last read gave nothing; None: it succeeded."""
 
     claim: Claim | None = None
-    unread: str = ""
+    unread: str | None = None
 
     @property
     def ended_by(self) -> str | None:
         """The id of the switchover that has ended the flow; None if it runs, as far as is known."""
-        return (self.claim.ended or None) if self.claim is not None else None
+        return None if self.claim is None else self.claim.ended
 
-    def after(self, newest: Claim | None, *, unread: str = "") -> "ClaimView":
-        """Returns the view after one more read, which had *newest* as its result, or *unread* as the reason for none."""
-        return ClaimView(self.claim if newest is None else newest, unread)
+    def after_read(self, newest: Claim | None, *, missing: str) -> "ClaimView":
+        """Returns the view after a read that had *newest* as its result; None: no claim, or no topic.
+
+        *missing* says so where a claim was read before: then the topic was deleted or hidden since.
+        """
+        if newest is not None:
+            return ClaimView(newest)
+        return ClaimView() if self.claim is None else ClaimView(self.claim, missing)
+
+    def after_refusal(self, unread: str) -> "ClaimView":
+        """Returns the view after a read that the user may not do; *unread* says so."""
+        return ClaimView(self.claim, unread)
+
+    def after_no_leader(self, unread: str) -> "ClaimView | None":
+        """Returns the view after a read of a topic without a leader; None: nothing may be decided, as no end is known."""
+        return None if self.ended_by is None else ClaimView(self.claim, unread)

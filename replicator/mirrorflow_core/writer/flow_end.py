@@ -59,17 +59,17 @@ def clear_end(plan: FlowPlan, switchover: str) -> Steps[bool | Fenced | FlowEnde
     FlowEnded: another switchover has ended it.
     """
     claims = yield from read_claims()
-    if not ended_by(claims) and not is_end_pending(claims):
+    if ended_by(claims) is None and not is_end_pending(claims):
         return False
     lock = yield from take_lock(plan)
     if not (yield from holds_lock(lock)):
         return Fenced()
     claims = yield from read_claims(lock)
     # Without any claim, a switchover was about to hold the flow, which never ran.
-    claim = claims.committed[-1] if claims.committed else replace(plan.claim, process="")
-    if claim.ended not in {"", switchover}:
+    claim = claims.committed[-1] if claims.committed else replace(plan.claim, process=None)
+    if claim.ended not in {None, switchover}:
         return FlowEnded(claim, lock)
-    has_ended = claim.ended != ""
+    has_ended = claim.ended is not None
     if has_ended and not claim.has_run:
         claim = replace(claim, released=switchover)
     # Also without an end: the lock was taken, so the next process need not wait, and no older claim is pending any more.

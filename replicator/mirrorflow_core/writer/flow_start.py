@@ -92,21 +92,21 @@ def conflict_of(
 
 
 def awaited_switchover(
-    own: Claim | None, opposite: Claim | None, *, target_cluster_id: str = ""
+    own: Claim | None, opposite: Claim | None, *, target_cluster_id: str | None = None
 ) -> str | None:
     """Returns the id of the switchover that has to start a flow before a process takes it; None if there is none.
 
     *own* is the newest claim of the flow, and *opposite* that of the flow in the opposite direction, which is stored on the flow's source.
     A switchover that has ended that one starts this one, which would copy back what came by the other before that. If *own* is
     ended, it is waited for itself. A cluster that has taken the place of the one that was left has none of these copies:
-    *target_cluster_id* is that of the present one, "" if it is not known.
+    *target_cluster_id* is that of the present one, None if it is not known.
     """
-    if opposite is None or not opposite.ended:
+    if opposite is None or opposite.ended is None:
         return None
-    if own is not None and (own.ended or own.started == opposite.ended):
+    if own is not None and (own.ended is not None or own.started == opposite.ended):
         return None
     was = opposite.source_cluster_id
-    return None if was and target_cluster_id and was != target_cluster_id else opposite.ended
+    return opposite.ended if was is None or target_cluster_id in {None, was} else None
 
 
 def note_awaited(plan: FlowPlan, switchover: str) -> Steps[bool]:
@@ -119,9 +119,9 @@ def note_awaited(plan: FlowPlan, switchover: str) -> Steps[bool]:
         return False
     claims = yield from read_claims(lock)
     newest = claims.committed[-1] if claims.committed else None
-    if newest is not None and (newest.has_run or newest.ended):
+    if newest is not None and (newest.has_run or newest.ended is not None):
         return False
-    noted = replace(plan, claim=replace(plan.claim, process="", released=switchover))
+    noted = replace(plan, claim=replace(plan.claim, process=None, released=switchover))
     return (yield from commit_claim(noted, lock, left=True))
 
 
@@ -150,7 +150,7 @@ def hold_flow(
     if not isinstance(taken, Mapping):
         return taken
     newest = claims.committed[-1] if claims.committed else None
-    claim = newest if newest is not None and newest.has_run else replace(plan.claim, process="")
+    claim = newest if newest is not None and newest.has_run else replace(plan.claim, process=None)
     held = replace(plan, claim=claim)
     is_held = yield from commit_claim(held, lock, left=True, ended=switchover)
     return Held(is_new=True) if is_held else Fenced()
@@ -159,9 +159,9 @@ def hold_flow(
 def _why_unheld(claims: DecidedRecords[Claim], abandoned: Claim | None) -> Held | FlowRuns | None:
     """Returns why the flow is not to be held; None if it is."""
     newest = claims.committed[-1] if claims.committed else None
-    if newest is None or newest == abandoned or (newest.left and not newest.ended):
+    if newest is None or newest == abandoned or (newest.left and newest.ended is None):
         return None
-    return Held(is_new=False) if newest.ended else FlowRuns(newest)
+    return FlowRuns(newest) if newest.ended is None else Held(is_new=False)
 
 
 def start_flow(
@@ -203,7 +203,7 @@ def _take(
     starts: Mapping[TopicPartition, FlowStart],
 ) -> Steps[Mapping[TopicPartition, WriterPosition] | ConflictingStarts | Fenced]:
     """Takes all ids of the flow under *lock*; returns its positions, none of which contradicts *starts*."""
-    was_ended = ended_by(claims) != ""
+    was_ended = ended_by(claims) is not None
     stored = yield from read_positions(lock)
     positions = {position.topic_partition: position for position in stored.committed}
     conflicts = {

@@ -92,7 +92,7 @@ def wait_for_turn(
         if watch.may_take(now_ms):
             return None
         is_renewed = before.claim is not None and watch is not before
-        is_renewed &= watch.claim is not None and not watch.claim.ended
+        is_renewed &= watch.claim is not None and watch.claim.ended is None
         if watch.claim is not None and owner != plan.claim.flow and is_renewed:
             return FlowExists(watch.claim)
 
@@ -111,7 +111,7 @@ def take_flow(plan: FlowPlan) -> Steps[Ownership | Fenced | FlowEnded]:
     claims = yield from read_claims(lock)
     if claims.committed:
         newest = claims.committed[-1]
-        if newest.ended:
+        if newest.ended is not None:
             return FlowEnded(newest, lock)
         plan = replace(plan, claim=replace(plan.claim, started=newest.started))
     positions = yield from read_positions(lock)
@@ -180,8 +180,10 @@ def take_lock(plan: FlowPlan) -> Steps[Producer]:
         yield from ask(Pause(POLL_MS))
 
 
-def commit_claim(plan: FlowPlan, lock: Producer, *, left: bool = False, ended: str = "") -> Steps[bool]:
-    """Stores the claim of *plan*; *ended* is the switchover that ends the flow. False: fenced."""
+def commit_claim(
+    plan: FlowPlan, lock: Producer, *, left: bool = False, ended: str | None = None
+) -> Steps[bool]:
+    """Stores the claim of *plan*; *ended* is the switchover that ends the flow; None: it has not ended. False: fenced."""
     now_ms: int = yield from ask(ReadWallClock())
     claim = plan.claim.renewed(
         now_ms, lock_id=lock.producer_id, lock_epoch=lock.epoch, left=left, ended=ended

@@ -136,8 +136,8 @@ class Cluster:
         return is_aws_iam(self._settings.properties)
 
     @property
-    def cluster_id(self) -> str:
-        """The cluster id that the brokers report."""
+    def cluster_id(self) -> str | None:
+        """The cluster id that the brokers report; None: not read yet, or they report none."""
         return self.metadata.cluster_id
 
     @property
@@ -266,10 +266,9 @@ class Cluster:
 
     def _take(self, response: Any, *, requested: Iterable[str] | None) -> None:
         new = merged(self.metadata, response, requested=requested)
-        if self.metadata.cluster_id not in {"", new.cluster_id}:
-            raise ClusterChangedError(
-                alias=self.alias, expected=self.metadata.cluster_id, found=new.cluster_id
-            )
+        known, reported = self.metadata.cluster_id, new.cluster_id
+        if known is not None and reported is not None and known != reported:
+            raise ClusterChangedError(alias=self.alias, expected=known, found=reported)
         self.metadata = new
 
     # Metadata

@@ -47,7 +47,7 @@ class TopicMetadata:
 class Metadata:
     """A snapshot of the metadata. Topics that were never requested are absent."""
 
-    cluster_id: str
+    cluster_id: str | None  # None: not read yet, or the brokers report none
     controller_id: int
     brokers: Mapping[int, Broker]
     topics: Mapping[str, TopicMetadata]
@@ -70,7 +70,7 @@ class Metadata:
         return entry.leader_epoch if entry else -1
 
 
-EMPTY = Metadata(cluster_id="", controller_id=-1, brokers={}, topics={})
+EMPTY = Metadata(cluster_id=None, controller_id=-1, brokers={}, topics={})
 
 
 def topic_from(response: Any) -> TopicMetadata:

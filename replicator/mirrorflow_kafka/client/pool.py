@@ -67,7 +67,7 @@ class Reachability:
         if self._reason != AuthenticationFailedError.reason or error.reason == self._reason:
             self._reason, self._message = error.reason, str(error)
 
-    def report(self, cluster_id: str) -> SideReport:
+    def report(self, cluster_id: str | None) -> SideReport:
         """Returns the current state, and since when it holds."""
         return SideReport(
             reason=self._reason, since_s=self._since_s, cluster_id=cluster_id, message=self._message

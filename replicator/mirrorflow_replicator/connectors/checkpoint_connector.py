@@ -60,7 +60,7 @@ class CheckpointConnector:
         self._errors: Counter[str] = Counter()
         self._warned: frozenset[str] = frozenset()
         self._followed_by = ""  # as last logged
-        self.target_cluster_id = ""
+        self.target_cluster_id: str | None = None
         self.has_reported_all = False  # whether a whole pass has succeeded
 
     async def run(self) -> None:
@@ -82,7 +82,11 @@ class CheckpointConnector:
             settings = self._settings
             target = await self._cluster(settings.target_admin)
             source = await self._cluster(settings.source_admin)
-            if source.cluster_id == target.cluster_id and make_naming(settings).keeps_names:
+            if (
+                source.cluster_id is not None
+                and source.cluster_id == target.cluster_id
+                and make_naming(settings).keeps_names
+            ):
                 raise SameClusterError(source=source.alias, target=target.alias, cluster_id=target.cluster_id)
             self.target_cluster_id = target.cluster_id
             self._end = FlowEndWatch(settings.source_alias, await self._cluster(settings.target_consumer))

@@ -53,14 +53,15 @@ async def updated_view(view: ClaimView, target: Cluster, topics: FlowTopics, log
     try:
         newest = await read_newest_claim(target, topics, logs)
     except NotAuthorizedError as error:
-        return view.after(None, unread=str(error))
+        return view.after_refusal(str(error))
     except InternalTopicUnavailableError as error:
-        if view.ended_by is None:
+        known = view.after_no_leader(str(error))
+        if known is None:
             raise
-        return view.after(None, unread=str(error))
-    is_hidden = newest is None and view.claim is not None
-    unread = f"Topic {topics.claims.topic} of {target.alias} is hidden or deleted." if is_hidden else ""
-    return view.after(newest, unread=unread)
+        return known
+    return view.after_read(
+        newest, missing=f"Topic {topics.claims.topic} of {target.alias} is hidden or deleted."
+    )
 
 
 class FlowEndWatch:

@@ -78,9 +78,9 @@ class PausedSource:
         """Does nothing: no work is in progress."""
 
     @property
-    def target_cluster_id(self) -> str:
+    def target_cluster_id(self) -> str | None:
         target = self._clusters.get("target")
-        return "" if target is None else target.cluster_id
+        return None if target is None else target.cluster_id
 
     async def _read_lag(self) -> None:
         settings = self._settings
@@ -170,7 +170,7 @@ class IdleConnector:
     """Reports *state* for the connector with *properties* and for its tasks. *error* is why it failed."""
 
     has_reported_all = True
-    target_cluster_id = ""
+    target_cluster_id: str | None = None
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class RunningConnector(Protocol):
         """Whether everything it does was reported once; before that, nothing may count as caught up."""
 
     @property
-    def target_cluster_id(self) -> str:
+    def target_cluster_id(self) -> str | None:
         """The target's cluster id; "" before it was reached."""
 
 

@@ -23,7 +23,7 @@ OWNER_WAIT_S: Final = ABANDONED_MS / 1000 + 2  # an owner that renews no claim f
 
 
 @asynccontextmanager
-async def fenced_flow(settings: SourceSettings, *, group: str) -> AsyncIterator[None]:
+async def fenced_flow(settings: SourceSettings, *, group: str | None) -> AsyncIterator[None]:
     """Owns the flow for the length of the block, if it ever had an owner. *group* is as in `FlowOwner`.
 
     Raises FlowInUseError if another process owns it, before the block or after it: what the block has stored may then be

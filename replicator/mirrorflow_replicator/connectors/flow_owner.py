@@ -105,11 +105,13 @@ class HeldPartitions:
 class FlowOwner:
     """The ownership of one connector's flow. *on_lost* stops its tasks when another process has taken the flow.
 
-    *group*: the Connect group whose processes share the flow; "": this process alone.
+    *group*: the Connect group whose processes share the flow; None: this process alone.
     """
 
-    def __init__(self, settings: SourceSettings, *, on_lost: Callable[[], None], group: str = "") -> None:
-        self.target_cluster_id = ""  # until the target was reached
+    def __init__(
+        self, settings: SourceSettings, *, on_lost: Callable[[], None], group: str | None = None
+    ) -> None:
+        self.target_cluster_id: str | None = None  # until the target was reached
         self._settings = settings
         self._on_lost = on_lost
         self._group = group
@@ -214,7 +216,7 @@ class FlowOwner:
         await self._held.wait_for(wanted.partitions)
         async with self._working:
             flow = self._flow
-            if isinstance(flow, UnownedFlow) and self._group:
+            if isinstance(flow, UnownedFlow) and self._group is not None:
                 flow = await self._takeover.owned_by_group(flow.clusters)
             match flow:
                 case OwnedFlow():
@@ -246,7 +248,7 @@ class FlowOwner:
         """
         async with self._working:
             owned = self._flow
-            if isinstance(owned, UnownedFlow) and self._group:
+            if isinstance(owned, UnownedFlow) and self._group is not None:
                 owned = await self._takeover.owned_by_group(owned.clusters)
             if isinstance(owned, OwnedFlow) and await self._still_holds(owned):
                 return
@@ -277,7 +279,7 @@ class FlowOwner:
         owned = self._flow
         if not isinstance(owned, OwnedFlow):
             return
-        if with_group or not self._group:
+        if with_group or self._group is None:
             with contextlib.suppress(MirrorFlowError, TimeoutError):
                 async with asyncio.timeout(LEAVE_S):
                     await owned.renew(left=True)
@@ -394,6 +396,6 @@ class FlowOwner:
             self._settings.name,
         )
         self._flow = UnownedFlow(flow.clusters)
-        if not self._group:  # its tasks continue under the lock of the next claim
+        if self._group is None:  # its tasks continue under the lock of the next claim
             self._takeover.stand_by()
             self._on_lost()

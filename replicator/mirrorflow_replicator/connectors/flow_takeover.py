@@ -52,7 +52,7 @@ def refuse_changed_clusters(before: Claim, now: Claim, settings: SourceSettings)
         (settings.source_alias, before.source_cluster_id, now.source_cluster_id),
         (settings.target_alias, before.target_cluster_id, now.target_cluster_id),
     ):
-        if expected and actual and expected != actual:
+        if expected is not None and actual is not None and expected != actual:
             raise ClusterChangedError(alias=alias, expected=expected, found=actual)
 
 
@@ -63,7 +63,7 @@ def must_wait(owner: Claim, newcomer: Claim, *, waits_for_group: bool, preempts:
     """
     if preempts and owner.flow == newcomer.flow:
         return False
-    return waits_for_group or not newcomer.group or owner.group != newcomer.group
+    return waits_for_group or newcomer.group is None or owner.group != newcomer.group
 
 
 def _is_dead(process: str) -> bool:
@@ -89,13 +89,15 @@ def _is_dead(process: str) -> bool:
 class FlowTakeover:
     """The takeovers of one flow by this process. *group* is as in `FlowOwner`."""
 
-    def __init__(self, settings: SourceSettings, group: str) -> None:
+    def __init__(self, settings: SourceSettings, group: str | None) -> None:
         self.is_waiting = False  # another process owns the flow, or a switchover has ended it
         self.owner: Claim | None = None  # the newest claim of that process, if it was read
         self.is_first = False  # the flow had no owner before
         # The switchover that should have started the flow for the first time, and was rolled back.
         self._held_by: str | None = None
-        self.unread = ""  # why the claims are unread that say whether the process waits on for a switchover
+        self.unread: str | None = (
+            None  # why the claims are unread that say whether the process waits on for a switchover
+        )
         self._since_s: float | None = None  # monotonic
         self._opposite = ClaimView()  # of the flow in the opposite direction
         self._opposite_logs = LogCache()
@@ -134,7 +136,7 @@ class FlowTakeover:
         newest = await newest_claim(clusters)
         self._note_owner(newest)
         ours = self._group, self._settings.flow
-        if newest is None or newest.left or newest.ended or (newest.group, newest.flow) != ours:
+        if newest is None or newest.left or newest.ended is not None or (newest.group, newest.flow) != ours:
             return None
         plan = self.plan(clusters)
         lock = Producer(plan.ids.lock, newest.lock_id, newest.lock_epoch)
@@ -162,7 +164,7 @@ class FlowTakeover:
             if is_to_copy
             else await newest_claim(clusters)
         )
-        if newest is not None and newest.released:
+        if newest is not None and newest.released is not None:
             # Also after a restart: no user has chosen this moment to copy everything back.
             self._held_by = newest.released
         newest = ran_or_held(newest)
@@ -177,9 +179,9 @@ class FlowTakeover:
             if newest.flow not in {self._settings.flow, *self._settings.takes_over}:
                 raise self._flow_exists(newest)
             refuse_changed_clusters(newest, plan.claim, self._settings)
-            is_owned = not (is_owner or newest.left or _is_dead(newest.process))
+            is_owned = not (is_owner or newest.left or newest.process is None or _is_dead(newest.process))
             self.owner = newest
-            if newest.ended:
+            if newest.ended is not None:
                 await self._wait_for_end(clusters, plan, newest, waits=waits_for_end)
             elif is_owned and must_wait(
                 newest, plan.claim, waits_for_group=waits_for_group, preempts=preempts
@@ -195,7 +197,7 @@ class FlowTakeover:
         self, clusters: FlowClusters, plan: FlowPlan, assignment: Assignment
     ) -> Ownership | Fenced | FlowEnded:
         partitions = [partition for task in assignment for partition in task]
-        if not self._group:  # in a group each process finds where its tasks start
+        if self._group is None:  # in a group each process finds where its tasks start
             topic_ids = await clusters.topic_ids(partitions)  # with fresh metadata
             unavailable = await clusters.unavailable(partitions)
             plan = replace(plan, assignment=assignment, topic_ids=topic_ids, unavailable=unavailable)
@@ -209,9 +211,9 @@ class FlowTakeover:
     def _note_owner(self, owner: Claim | None) -> None:
         """Notes the newest *owner*, and whether it is a process outside of the group; without a group every other one is."""
         self.owner = owner
-        is_of_group = owner is not None and owner.group == self._group != ""
+        is_of_group = owner is not None and owner.group is not None and owner.group == self._group
         is_owned = owner is not None and not owner.left and not is_of_group
-        self.is_waiting = is_owned or (owner is not None and owner.ended != "")
+        self.is_waiting = is_owned or (owner is not None and owner.ended is not None)
 
     async def refuse_ended(self, clusters: FlowClusters) -> None:
         """Raises FlowEndedError if a switchover has ended the flow; MirrorFlowError if that is unknown.
@@ -225,7 +227,7 @@ class FlowTakeover:
         if known is not None and known.error not in {UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED}:
             with contextlib.suppress(NotAuthorizedError):
                 newest = await newest_claim(clusters)
-        is_ended = newest is not None and newest.ended
+        is_ended = newest is not None and newest.ended is not None
         self.owner = newest if is_ended else await self._awaiting(clusters, newest)
         self.is_waiting = self.owner is not None
         if self.owner is not None:
@@ -244,6 +246,7 @@ class FlowTakeover:
                 if not waits:
                     raise self._flow_ended(awaiting, is_opposite=True)
                 self.owner, self.is_waiting, awaited = awaiting, True, awaiting.ended
+                assert awaited is not None, "`_awaiting` names the switchover as the end"
                 if ran_or_held(own) is None and (own is None or own.released != awaited):
                     await clusters.runner.run(note_awaited(self.plan(clusters), awaited))
                 await asyncio.sleep(POLL_MS / 1000)
@@ -256,7 +259,7 @@ class FlowTakeover:
                     self.unread = str(error)
                     awaiting = self._awaiting_by(clusters, own)
         finally:
-            self.unread = ""
+            self.unread = None
         if awaited is not None and ran_or_held(own) is None:
             self._held_by, self.is_waiting = awaited, False
             raise self._not_started(awaited)
@@ -294,7 +297,7 @@ class FlowTakeover:
             raise self._flow_ended(ended)
         self.owner = ended
         await self._wait_for_turn(clusters, plan)
-        if await last_claim(clusters) is None:
+        if await last_claim(clusters) is None and ended.ended is not None:
             self._held_by, self.is_waiting = ended.ended, False
             raise self._not_started(ended.ended)
 
@@ -307,6 +310,7 @@ class FlowTakeover:
 
     def _flow_ended(self, claim: Claim, *, is_opposite: bool = False) -> FlowEndedError:
         settings = self._settings
+        assert claim.ended is not None, "it is called for the claim of an ended flow"
         return FlowEndedError(
             source=settings.source_alias,
             target=settings.target_alias,
@@ -338,7 +342,7 @@ async def last_claim(clusters: FlowClusters) -> Claim | None:
 
 def ran_or_held(newest: Claim | None) -> Claim | None:
     """Returns *newest*; None if it only says that a switchover was to start the flow, which never ran."""
-    return None if newest is not None and not newest.has_run and not newest.ended else newest
+    return None if newest is not None and not newest.has_run and newest.ended is None else newest
 
 
 def opposite_topics(settings: SourceSettings) -> FlowTopics:

@@ -78,7 +78,7 @@ class HeartbeatWriter:
         self.topic = make_replication_policy(settings).heartbeats_topic()
         self.newest_ms = -1  # timestamp of the last heartbeat that was acknowledged, in ms
         self.errors: Counter[str] = Counter()
-        self.cluster_id = ""
+        self.cluster_id: str | None = None
         self._retry = RetryState(name, pause_max_s=RETRY_MAX_S)
         self._replication_factor = settings.replication_factor
         self._interval_s = settings.interval_s
@@ -192,7 +192,7 @@ class HeartbeatConnector:
         """Does nothing: an unacknowledged heartbeat is as good as none."""
 
     @property
-    def target_cluster_id(self) -> str:
+    def target_cluster_id(self) -> str | None:
         target = self._settings.target_alias
         ids = (writer.cluster_id for writer in self._writers if writer.settings.target_alias == target)
         return next(ids, "")

@@ -36,7 +36,7 @@ class SchemaConnector:
     """Runs one schema connector. `run` ends only by cancellation; everything else is safe to read at any time."""
 
     has_reported_all = True  # it has no partitions; `report` shows whether it works
-    target_cluster_id = ""
+    target_cluster_id: str | None = None
 
     def __init__(self, connector: ConnectorSettings, settings: SchemaSettings) -> None:
         self._connector = connector

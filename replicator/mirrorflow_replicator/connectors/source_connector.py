@@ -35,7 +35,7 @@ log = logging.getLogger("mirrorflow.worker")
 
 def standby_warning(owner: ClaimRecord | None, settings: SourceSettings) -> str:
     """Returns why a process that waits for *owner* copies nothing; None: the owner is not known yet."""
-    if owner is not None and owner.ended:
+    if owner is not None and owner.ended is not None:
         target = settings.target_alias
         return str(FlowEndedError(source=owner.source_alias, target=target, switchover=owner.ended))
     if owner is None or owner.left:
@@ -50,7 +50,7 @@ class SourceParts:
     """What a source connector runs in this process: its discovery, the ownership of its flow, and its tasks.
 
     *claim* returns a task's assignment with its start, and raises MirrorFlowError while the task must not begin; without it
-    the owner of the flow answers. *group*: the Connect group whose processes share the connector; "": this process alone.
+    the owner of the flow answers. *group*: the Connect group whose processes share the connector; None: this process alone.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SourceParts:
         *,
         samples: Samples,
         start: Spawn,
-        group: str = "",
+        group: str | None = None,
         claim: Claim | None = None,
     ) -> None:
         self.owner = FlowOwner(settings, on_lost=self._finish_tasks, group=group)
@@ -72,7 +72,7 @@ class SourceParts:
         self._started_at_s = time.monotonic()
         self._claim = claim or self.owner.start_of
         self._logged_reason = ""  # the reason of the problem that was logged last
-        self._balances = bool(group) and settings.balance_tasks_s is not None
+        self._balances = group is not None and settings.balance_tasks_s is not None
         self._resolve = Resolver(settings.providers).resolve_client
         self.discovery = self._new_discovery()
         route = make_naming(settings).route
@@ -290,7 +290,7 @@ class SourceConnector:
         return self._parts.is_standby or (assigned is not None and given <= self._parts.reported_partitions)
 
     @property
-    def target_cluster_id(self) -> str:
+    def target_cluster_id(self) -> str | None:
         return self._parts.owner.target_cluster_id
 
     def report(self) -> ConnectorReport:

@@ -92,29 +92,33 @@ class TopicSync:
         self._copied: frozenset[str] = frozenset()  # source topics that had a target topic in the last pass
 
     @property
-    def same_cluster_warning(self) -> str:
-        """A message if source and target are one cluster; "" otherwise."""
-        if not self._is_one_cluster:
-            return ""
+    def same_cluster_warning(self) -> str | None:
+        """A message if source and target are one cluster; None otherwise."""
+        shared_id = self._shared_cluster_id
+        if shared_id is None:
+            return None
         return same_cluster_warning(
             source_alias=self._source.alias,
             target_alias=self._target.alias,
-            cluster_id=self._target.cluster_id,
+            cluster_id=shared_id,
         )
 
     @property
-    def _is_one_cluster(self) -> bool:
-        return bool(self._source.cluster_id) and self._source.cluster_id == self._target.cluster_id
+    def _shared_cluster_id(self) -> str | None:
+        """The id of the cluster that is both source and target; None if they are two, or their ids are not known."""
+        cluster_id = self._source.cluster_id
+        return cluster_id if cluster_id == self._target.cluster_id else None
 
     def require_no_loop(self, topics: Collection[str] = ()) -> None:
         """Raises SameClusterError if both clusters are one, and the flow would copy its copies of *topics*, or all of its copies."""
-        if not self._is_one_cluster:
+        shared_id = self._shared_cluster_id
+        if shared_id is None:
             return
         refusal = same_cluster_refusal(
             self._selection,
             source_alias=self._source.alias,
             target_alias=self._target.alias,
-            cluster_id=self._target.cluster_id,
+            cluster_id=shared_id,
             topics=topics,
         )
         if refusal is not None:

@@ -343,7 +343,7 @@ def _side(side: SideReport, now_s: float) -> dict[str, object]:
         "reach": "Unreachable" if side.reason else "Reachable",
         "reason": _plain(side.reason, WORD_MAX),
         "sinceSeconds": _age_s(1000 * side.since_s, now_s),
-        "clusterId": _plain(side.cluster_id, WORD_MAX),
+        "clusterId": _plain(side.cluster_id or "", WORD_MAX),
     }
 
 

@@ -110,7 +110,7 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
                 {
                     "version": connect_version(state.version),
                     "commit": state.commit or COMMIT_UNKNOWN,
-                    "kafka_cluster_id": state.kafka_cluster_id,
+                    "kafka_cluster_id": state.kafka_cluster_id or "",
                 }
             )
         case ["health"]:

@@ -57,7 +57,7 @@ class WorkerView:
     connectors: tuple[ConnectorReport, ...]
     now_s: float  # wall clock, to compare with timestamps of records
     monotonic_s: float  # for ages and rates: a wall clock may be set
-    kafka_cluster_id: str = ""  # of the target, as Connect's own cluster is
+    kafka_cluster_id: str | None = None  # of the target, as Connect's own cluster is; None: not read yet
     version: str = ""
     commit: str = ""
     modify_enabled: bool = False

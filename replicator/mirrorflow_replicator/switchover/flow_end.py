@@ -143,7 +143,7 @@ async def clear_end(settings: SourceSettings, target: Cluster, switchover: str) 
 async def ended_by(settings: SourceSettings, target: Cluster) -> str:
     """Returns the id of the switchover that has ended the flow; "" if none has. Raises ClusterError."""
     claim = await newest_claim(await open_ending(settings, target))
-    return "" if claim is None else claim.ended
+    return "" if claim is None else claim.ended or ""
 
 
 async def open_ending(
@@ -186,7 +186,7 @@ async def ownerless_plan(clusters: FlowClusters) -> FlowPlan:
         source_alias=settings.source_alias,
         tasks=1 if newest is None else newest.tasks,
         lock_epoch=-1,
-        source_cluster_id="" if newest is None else newest.source_cluster_id,
+        source_cluster_id=None if newest is None else newest.source_cluster_id,
         target_cluster_id=clusters.target.cluster_id,
         time_ms=0,
     )
@@ -294,6 +294,7 @@ def _copies(
 
 
 def _ended_error(settings: SourceSettings, claim: Claim) -> FlowEndedError:
+    assert claim.ended is not None, "it is called for the claim of an ended flow"
     return FlowEndedError(source=settings.source_alias, target=settings.target_alias, switchover=claim.ended)
 
 

@@ -91,7 +91,7 @@ class FlowMover:
     async def _why_back_runs(self) -> str:
         """Returns why the flow back cannot be held; "" if it can. Raises ClusterError."""
         back = await newest_claim(self._clusters.source, self._settings.back)
-        is_owned = back is not None and not back.left and not back.ended
+        is_owned = back is not None and back.running_process is not None and back.ended is None
         why = await self._why_in_use(back) if back is not None and is_owned else ""
         self._is_back_watched = True
         return why
@@ -277,7 +277,7 @@ async def observed_end(
 ) -> FlowEnd | None:
     """Returns whether flow *forward* has ended; None while a claim that changes this is pending: then it is unknown. Raises ClusterError."""
     claims = await decided_claims(target, forward, logs)
-    return None if is_end_pending(claims) else FlowEnd(switchover=ended_by(claims))
+    return None if is_end_pending(claims) else FlowEnd(switchover=ended_by(claims) or "")
 
 
 async def observed_reverse(
@@ -293,8 +293,8 @@ async def observed_reverse(
     claim = claims.committed[-1] if claims.committed else None
     if claim is None:
         return ReverseFlow(started_by="")
-    is_copying = not claim.left and claim != abandoned
-    return ReverseFlow(started_by=claim.started, is_copying=is_copying, held_by=claim.ended)
+    is_copying = claim.running_process is not None and claim != abandoned
+    return ReverseFlow(started_by=claim.started or "", is_copying=is_copying, held_by=claim.ended or "")
 
 
 async def newest_claim(

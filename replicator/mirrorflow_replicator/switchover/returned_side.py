@@ -149,7 +149,7 @@ async def _require_no_copies(
 ) -> None:
     """Raises TailNotKeptError if the reverse flow may have written after the tail. Raises ClusterError."""
     claim = await newest_claim(clusters.source, settings.back)
-    if claim is None or (claim.started != switchover and (claim.left or claim.ended)):
+    if claim is None or (claim.started != switchover and (claim.left or claim.ended is not None)):
         return
     if claim.started == switchover:
         # A process was killed right after it had started the flow.

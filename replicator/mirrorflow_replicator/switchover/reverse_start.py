@@ -88,7 +88,7 @@ async def start_reverse(
     newest, plan = await newest_claim(clusters), await _plan(clusters, starts)
     if newest is not None and newest.has_run and newest.started != switchover:
         refuse_changed_clusters(newest, plan.claim, settings)
-        if not newest.ended and not newest.left:
+        if newest.ended is None and not newest.left:
             await _wait_for_owner(clusters, plan)
     outcome = await clusters.runner.run(start_flow(plan, switchover, await _with_epochs(source, starts)))
     match outcome:
@@ -125,14 +125,14 @@ async def require_no_conflict(
 async def started_by(settings: SourceSettings, source: Cluster, target: Cluster) -> str:
     """Returns the id of the switchover that has stored where the flow starts; "" if none has. Raises ClusterError."""
     claim = await newest_claim(await open_flow(settings, source, target))
-    return "" if claim is None else claim.started
+    return "" if claim is None else claim.started or ""
 
 
 def _conflict(
     plan: FlowPlan, newest: Claim | None, start: FlowStart, position: WriterPosition | None
 ) -> StartConflict | None:
     ids = TopicIds() if position is None else plan.topic_ids.get(position.topic, TopicIds())
-    return conflict_of(start, position, ids, was_ended=newest is not None and newest.ended != "")
+    return conflict_of(start, position, ids, was_ended=newest is not None and newest.ended is not None)
 
 
 async def _plan(clusters: FlowClusters, partitions: Iterable[TopicPartition]) -> FlowPlan:

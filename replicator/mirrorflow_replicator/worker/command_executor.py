@@ -151,4 +151,6 @@ class CommandExecutor:
         settings = parse_connector(properties, distributed.worker)
         if settings.source is None:
             return nullcontext()
-        return fenced_flow(settings.source, group=distributed.group.group_id if distributed.group else "")
+        return fenced_flow(
+            settings.source, group=None if distributed.group is None else distributed.group.group_id
+        )

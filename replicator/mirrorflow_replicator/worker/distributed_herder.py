@@ -122,8 +122,8 @@ class DistributedHerder:
         return self.has_connectors
 
     @property
-    def target_cluster_id(self) -> str:
-        return "" if self._cluster is None else self._cluster.cluster_id
+    def target_cluster_id(self) -> str | None:
+        return None if self._cluster is None else self._cluster.cluster_id
 
     async def carry_out(self, command: Command, request: Request) -> Response:
         """Carries out a REST call; a restart returns when the connector runs again, as Java's does.

@@ -133,7 +133,7 @@ class Herder(Protocol):
         """Whether the herder knows its connectors and, if it accepts commands at all, accepts them now."""
 
     @property
-    def target_cluster_id(self) -> str:
+    def target_cluster_id(self) -> str | None:
         """The target's cluster id; "" before the target was first reached."""
 
     async def carry_out(self, command: Command, request: Request) -> Response:
@@ -225,9 +225,9 @@ class FixedHerder:
         return self.is_ready(reports)
 
     @property
-    def target_cluster_id(self) -> str:
+    def target_cluster_id(self) -> str | None:
         hosted = [slot.hosted for slot in self._slots.values() if slot.hosted is not None]
-        return next(filter(None, (connector.target_cluster_id for connector in hosted)), "")
+        return next(filter(None, (connector.target_cluster_id for connector in hosted)), None)
 
     async def carry_out(self, command: Command, request: Request) -> Response:
         """Raises ConnectError: connectors from files cannot be changed over REST."""

@@ -377,8 +377,8 @@ class DedicatedHerders:
         return all(herder.is_serving(()) for herder in self._herders.values())
 
     @property
-    def target_cluster_id(self) -> str:
-        return next(filter(None, (herder.target_cluster_id for herder in self._herders.values())), "")
+    def target_cluster_id(self) -> str | None:
+        return next(filter(None, (herder.target_cluster_id for herder in self._herders.values())), None)
 
     async def carry_out(self, command: Command, request: Request) -> Response:
         """Carries out another node's call for one of the flows. Raises ConnectError, MirrorFlowError."""

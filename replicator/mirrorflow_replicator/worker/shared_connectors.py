@@ -274,7 +274,7 @@ class SharedConnector:
         return self._parts.is_standby or (given <= self._parts.reported_partitions and is_found)
 
     @property
-    def target_cluster_id(self) -> str:
+    def target_cluster_id(self) -> str | None:
         return self._parts.owner.target_cluster_id
 
     def report(self) -> ConnectorReport:
@@ -379,5 +379,5 @@ class SharedTask:
         )
 
     @property
-    def target_cluster_id(self) -> str:
-        return "" if self._slot.hosted is None else self._slot.hosted.target_cluster_id
+    def target_cluster_id(self) -> str | None:
+        return None if self._slot.hosted is None else self._slot.hosted.target_cluster_id

@@ -175,7 +175,7 @@ async def read_source(
             acls, warning = await read_acls(cluster)
             warnings += [warning] if warning else []
         return SourceSnapshot(
-            cluster_id=cluster.cluster_id,
+            cluster_id=cluster.cluster_id or "",
             topic_ids={name: cluster.metadata.topic_id(name) for name in topics},
             configs=configs,
             extents=extents,

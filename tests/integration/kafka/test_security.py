@@ -79,10 +79,10 @@ async def connected(properties: Mapping[str, str]) -> AsyncIterator[Cluster]:
         await cluster.close()
 
 
-def connect_once(properties: Mapping[str, str]) -> str:
+def connect_once(properties: Mapping[str, str]) -> str | None:
     """Returns the cluster id that a client with *properties* gets."""
 
-    async def run() -> str:
+    async def run() -> str | None:
         async with connected(properties) as cluster:
             await cluster.connection(1)
             return cluster.cluster_id
@@ -368,7 +368,7 @@ def token(*, lasts_s: float) -> str:
     )
 
 
-async def _with_endpoint(secured: KafkaCluster, status: str, text: str) -> str:
+async def _with_endpoint(secured: KafkaCluster, status: str, text: str) -> str | None:
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"grant_type=client_credentials")
         body = json.dumps({"access_token": text}).encode()

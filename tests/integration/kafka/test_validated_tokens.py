@@ -119,7 +119,7 @@ def properties(validating: KafkaCluster, url: str, **further: str) -> dict[str, 
 
 
 def test_a_validated_token_connects(validating: KafkaCluster, issuer: Issuer) -> None:
-    async def run() -> str:
+    async def run() -> str | None:
         async with IdentityServer(respond=issuer.respond).running() as server:
             cluster = await connect(properties(validating, server.url))
             await cluster.close()
@@ -154,7 +154,7 @@ def test_a_login_without_a_secret_connects(
     file = tmp_path / "token"
     file.write_text(issuer.token())
 
-    async def run() -> str:
+    async def run() -> str | None:
         async with IdentityServer(respond=issuer.respond).running() as server:
             own = properties(validating, server.url) | {
                 "sasl.jaas.config": f'{MODULE} required clientId="mirror";',

@@ -195,8 +195,8 @@ def _reverse_flow_copies(world: World) -> Iterator[Event]:
 
 
 def _claim(*, started: str = "", ended: str = "") -> Claim:
-    """Returns the newest claim of a flow."""
-    return replace(_CLAIM, started=started, ended=ended)
+    """Returns the newest claim of a flow; "" as in the state of the world: no switchover."""
+    return replace(_CLAIM, started=started or None, ended=ended or None)
 
 
 # -- time and troubles

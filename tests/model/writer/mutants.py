@@ -252,7 +252,7 @@ def _ended_flows_are_taken(*, under_lock: bool) -> Callable[[], tuple[Replaced, 
         claims = yield from original(barrier)
         if under_lock and barrier is None:
             return claims
-        return replace(claims, committed=tuple(replace(claim, ended="") for claim in claims.committed))
+        return replace(claims, committed=tuple(replace(claim, ended=None) for claim in claims.committed))
 
     return lambda: ((ownership, "read_claims", read_claims),)
 

@@ -134,4 +134,4 @@ def test_claims_of_the_opposite_flow_without_a_leader_are_a_problem_and_skip_no_
 
 
 def test_claims_of_the_opposite_flow_that_are_read_are_no_problem(monkeypatch: pytest.MonkeyPatch):
-    assert [] == source_checked(monkeypatch, SimpleNamespace(claim=None, unread="")).findings.problems
+    assert [] == source_checked(monkeypatch, SimpleNamespace(claim=None, unread=None)).findings.problems

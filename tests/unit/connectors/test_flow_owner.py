@@ -50,9 +50,9 @@ async def _do_nothing(*_: object, **__: object) -> None:
 
 
 class Target:
-    """A target that allows an owner only if *reason* is empty. It records what is done with the flow."""
+    """A target that allows an owner only if *reason* is None. It records what is done with the flow."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
         self.reason = reason
         self.done: list[str] = []
         self.failures: list[Exception] = []  # of the next attempts to open the flow's topics
@@ -71,9 +71,9 @@ class Target:
         )
         self.source_problems = 0  # how often that was raised
         monkeypatch.setattr(FlowTakeover, "refuse_ended", self._refuse_ended)
-        self.owner = self.new_owner(group="")
+        self.owner = self.new_owner(group=None)
 
-    def new_owner(self, *, group: str) -> FlowOwner:
+    def new_owner(self, *, group: str | None) -> FlowOwner:
         return FlowOwner(settings(), on_lost=lambda: self._note("finish the tasks"), group=group)
 
     def _note(self, action: str) -> None:
@@ -86,7 +86,7 @@ class Target:
         assert flow is not None
         return flow.clusters._start_at(partition)
 
-    async def _why_unfenced(self, *_: object) -> str:
+    async def _why_unfenced(self, *_: object) -> str | None:
         return self.reason
 
     async def _open(self, *_: object, **__: object) -> None:
@@ -133,7 +133,7 @@ async def until_done(target: Target, *expected: str) -> None:
 
 def test_next_attempt_opens_the_topics_again_after_a_failure(monkeypatch: pytest.MonkeyPatch):
     """The offsets topic may have no leader while a broker is unavailable."""
-    target = Target(monkeypatch, reason="")
+    target = Target(monkeypatch, reason=None)
     target.failures = [
         UNREACHABLE,
         BrokerError(cluster="west", request="Metadata", code=3, name="UNKNOWN_TOPIC_OR_PARTITION"),
@@ -169,7 +169,7 @@ def test_flow_is_taken_as_soon_as_the_target_allows_it(monkeypatch: pytest.Monke
 
     async def run() -> None:
         await target.owner.own(CLUSTERS, TASKS)
-        target.reason = ""
+        target.reason = None
         await until_done(target, "finish the tasks", "take the flow")
 
     asyncio.run(run())
@@ -187,7 +187,7 @@ def test_tasks_run_until_the_topics_of_the_fenced_flow_are_open(
     async def run() -> None:
         await target.owner.own(CLUSTERS, TASKS)
         target.failures = [UNREACHABLE]
-        target.reason = ""
+        target.reason = None
         target.changed.clear()
         await target.changed.wait()
         assert target.done == []
@@ -198,10 +198,10 @@ def test_tasks_run_until_the_topics_of_the_fenced_flow_are_open(
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("group", ["", "group"])
-def test_flow_lost_to_a_different_process_is_taken_again(monkeypatch: pytest.MonkeyPatch, group: str):
+@pytest.mark.parametrize("group", [None, "group"])
+def test_flow_lost_to_a_different_process_is_taken_again(monkeypatch: pytest.MonkeyPatch, group: str | None):
     """The tasks of a group run on under the claim of another process of the group."""
-    target = Target(monkeypatch, reason="")
+    target = Target(monkeypatch, reason=None)
     owner = target.owner = target.new_owner(group=group)
 
     async def refused(_: OwnedFlow) -> bool:
@@ -219,7 +219,7 @@ def test_flow_lost_to_a_different_process_is_taken_again(monkeypatch: pytest.Mon
 
 def test_flow_is_kept_when_its_claims_topic_was_deleted(monkeypatch: pytest.MonkeyPatch):
     """A warning names the topic until the claim is stored again."""
-    target = Target(monkeypatch, reason="")
+    target = Target(monkeypatch, reason=None)
     owner, is_missing = target.owner, True
     warnings: list[str] = []
 
@@ -249,7 +249,7 @@ def test_flow_is_kept_when_its_claims_topic_was_deleted(monkeypatch: pytest.Monk
 
 
 def test_fenced_takeover_leaves_the_flow_to_the_newer_owner(monkeypatch: pytest.MonkeyPatch):
-    target = Target(monkeypatch, reason="")
+    target = Target(monkeypatch, reason=None)
     target.takeovers = [None, Fenced()]
 
     async def run() -> None:

@@ -54,7 +54,7 @@ def test_changed_cluster_id_is_refused(side: str, alias: str):
         refuse_changed_clusters(CLAIM, changed, settings())
 
 
-@pytest.mark.parametrize("current", [CLAIM, replace(CLAIM, source_cluster_id="")])
+@pytest.mark.parametrize("current", [CLAIM, replace(CLAIM, source_cluster_id=None)])
 def test_same_or_unknown_cluster_id_is_accepted(current: Claim):
     refuse_changed_clusters(CLAIM, current, settings())
 
@@ -86,7 +86,7 @@ class ClaimsOfFlow:
         self.claims = list(claims)
         self.begins_with: list[object] = []
         self.runner = self
-        self.source = self.target = SimpleNamespace(alias="east", cluster_id="")
+        self.source = self.target = SimpleNamespace(alias="east", cluster_id=None)
         monkeypatch.setattr(flow_takeover, "newest_claim", self._newest)
         monkeypatch.setattr(flow_takeover, "wait_for_turn", lambda *_: "wait")
         monkeypatch.setattr(flow_takeover, "take_flow", lambda _: "take")
@@ -116,7 +116,7 @@ class ClaimsOfFlow:
 class Opposite:
     """The claims of the flow in the opposite direction, read one after the other; the last one stays."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *ended: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *ended: str | None) -> None:
         self.ended = list(ended)
         monkeypatch.setattr(claim_reader, "read_newest_claim", self._newest)
         monkeypatch.setattr(flow_takeover, "POLL_MS", 0)
@@ -131,13 +131,13 @@ class Opposite:
 def copying() -> FlowTakeover:
     """The takeovers of a flow whose topics keep their names."""
     identity = PolicySettings(kind=PolicyKind.IDENTITY, source_alias="east")
-    return FlowTakeover(replace(settings(), policy=identity), "")
+    return FlowTakeover(replace(settings(), policy=identity), None)
 
 
 def test_a_reverse_flow_waits_until_its_switchover_has_started_it(monkeypatch: pytest.MonkeyPatch):
     """The cluster that it writes to was lost, so it could not be held: what ended the flow there is on its source."""
     takeover, opposite = copying(), Opposite(monkeypatch, "to-east")
-    started = replace(CLAIM, started="to-east", left=True, source_cluster_id="", target_cluster_id="")
+    started = replace(CLAIM, started="to-east", left=True, source_cluster_id=None, target_cluster_id=None)
     noted = replace(RELEASED, released="to-east")
     flow = ClaimsOfFlow(monkeypatch, None, noted, started)
 
@@ -161,14 +161,14 @@ def test_a_reverse_flow_that_does_not_wait_is_refused_unless_it_copies_nothing(
     ):
         asyncio.run(copying().take(flow, (), is_owner=False, is_to_copy=True))
     assert isinstance(asyncio.run(copying().take(flow, (), is_owner=False)), Fenced)
-    prefixed = FlowTakeover(settings(), "")
+    prefixed = FlowTakeover(settings(), None)
     assert isinstance(asyncio.run(prefixed.take(flow, (), is_owner=False, is_to_copy=True)), Fenced)
 
 
 def test_a_reverse_flow_whose_switchover_was_rolled_back_does_not_start(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    Opposite(monkeypatch, "to-east", "to-east", "")
+    Opposite(monkeypatch, "to-east", "to-east", None)
     takeover, flow = copying(), ClaimsOfFlow(monkeypatch, None)
 
     with pytest.raises(FlowNotStartedError, match="Switchover to-east"):
@@ -176,8 +176,10 @@ def test_a_reverse_flow_whose_switchover_was_rolled_back_does_not_start(
     assert not takeover.is_waiting
 
 
-HELD = replace(CLAIM, process="", left=True, ended="to-west", source_cluster_id="", target_cluster_id="")
-RELEASED = replace(HELD, ended="", released="to-west")
+HELD = replace(
+    CLAIM, process=None, left=True, ended="to-west", source_cluster_id=None, target_cluster_id=None
+)
+RELEASED = replace(HELD, ended=None, released="to-west")
 
 
 def take(takeover: FlowTakeover, flow: Any, *, is_to_copy: bool = False) -> object:
@@ -188,7 +190,10 @@ def test_a_flow_that_was_held_by_an_earlier_version_begins_as_one_that_never_ran
     monkeypatch: pytest.MonkeyPatch,
 ):
     """That has not stored which switchover was rolled back."""
-    takeover, flow = FlowTakeover(settings(), ""), ClaimsOfFlow(monkeypatch, replace(RELEASED, released=""))
+    takeover, flow = (
+        FlowTakeover(settings(), None),
+        ClaimsOfFlow(monkeypatch, replace(RELEASED, released=None)),
+    )
 
     assert isinstance(take(takeover, flow), Fenced)
     assert takeover.is_first
@@ -196,7 +201,7 @@ def test_a_flow_that_was_held_by_an_earlier_version_begins_as_one_that_never_ran
 
 
 def test_a_held_flow_is_taken_after_its_start(monkeypatch: pytest.MonkeyPatch):
-    takeover = FlowTakeover(settings(), "")
+    takeover = FlowTakeover(settings(), None)
     flow = ClaimsOfFlow(monkeypatch, HELD, replace(RELEASED, started="to-west"))
 
     assert isinstance(take(takeover, flow), Fenced)
@@ -207,7 +212,7 @@ def test_a_process_that_waited_for_a_held_flow_does_not_copy_after_a_rollback(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """It would copy everything back, at a moment that no user has chosen: also when a supervisor starts it again."""
-    takeover, flow = FlowTakeover(settings(), ""), ClaimsOfFlow(monkeypatch, HELD, RELEASED)
+    takeover, flow = FlowTakeover(settings(), None), ClaimsOfFlow(monkeypatch, HELD, RELEASED)
 
     with pytest.raises(FlowNotStartedError, match="Switchover to-west"):
         take(takeover, flow)
@@ -215,14 +220,14 @@ def test_a_process_that_waited_for_a_held_flow_does_not_copy_after_a_rollback(
         take(takeover, flow)
     assert not takeover.is_waiting
     with pytest.raises(FlowNotStartedError, match=r"delete the topic mm2-claims\.east\.internal of west"):
-        take(FlowTakeover(settings(), ""), flow)
-    assert isinstance(take(FlowTakeover(settings(), ""), ClaimsOfFlow(monkeypatch, None)), Fenced)
+        take(FlowTakeover(settings(), None), flow)
+    assert isinstance(take(FlowTakeover(settings(), None), ClaimsOfFlow(monkeypatch, None)), Fenced)
 
 
 class LeaderlessSource:
     """A source whose claims of the flow in the opposite direction have no leader; *error*: that of the topic."""
 
-    alias, cluster_id = "east", ""
+    alias, cluster_id = "east", None
 
     def __init__(self, error: int = 0) -> None:
         topic = "mm2-claims.west.internal"
@@ -284,7 +289,7 @@ def test_a_reverse_flow_that_has_run_before_waits_on_despite_an_unreadable_sourc
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(flow_takeover, "POLL_MS", 0)
-    earlier = replace(CLAIM, left=True, started="earlier", source_cluster_id="", target_cluster_id="")
+    earlier = replace(CLAIM, left=True, started="earlier", source_cluster_id=None, target_cluster_id=None)
     flow: Any = ClaimsOfFlow(monkeypatch, earlier)
     opposite = replace(CLAIM, source_alias="west", ended="to-east")
     reads: list[Claim | Exception] = [
@@ -318,10 +323,10 @@ def test_a_reverse_flow_waits_on_and_names_the_right_that_it_has_lost(
     """Without Read a request is refused, without Describe the topic is hidden. Neither says that the switchover has started the flow."""
     monkeypatch.setattr(flow_takeover, "POLL_MS", 0)
     takeover, topic = copying(), "mm2-claims.west.internal"
-    earlier = replace(CLAIM, left=True, started="earlier", source_cluster_id="", target_cluster_id="")
+    earlier = replace(CLAIM, left=True, started="earlier", source_cluster_id=None, target_cluster_id=None)
     flow: Any = ClaimsOfFlow(monkeypatch, earlier)
     opposite = replace(CLAIM, source_alias="west", ended="to-east")
-    warned: list[str] = []
+    warned: list[str | None] = []
 
     async def read(*_: object) -> Claim | None:
         warned.append(takeover.unread)
@@ -338,8 +343,17 @@ def test_a_reverse_flow_waits_on_and_names_the_right_that_it_has_lost(
     assert isinstance(take(takeover, flow, is_to_copy=True), Fenced)
     assert ["take"] == flow.steps
     missing = f"Topic {topic} of east is hidden" if is_hidden else f"does not authorize Read on topic {topic}"
-    assert [missing in warning for warning in warned] == [False, False, True, True, False, True, True, True]
-    assert takeover.unread == ""
+    assert [missing in (warning or "") for warning in warned] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        True,
+        True,
+        True,
+    ]
+    assert takeover.unread is None
 
 
 def test_a_target_that_fails_while_a_reverse_flow_waits_ends_the_warning_of_its_source(
@@ -348,9 +362,9 @@ def test_a_target_that_fails_while_a_reverse_flow_waits_ends_the_warning_of_its_
     """Its own claims cannot be read any more, which the error says. What was unread on the source may be readable by then."""
     monkeypatch.setattr(flow_takeover, "POLL_MS", 0)
     takeover = copying()
-    earlier = replace(CLAIM, left=True, started="earlier", source_cluster_id="", target_cluster_id="")
+    earlier = replace(CLAIM, left=True, started="earlier", source_cluster_id=None, target_cluster_id=None)
     flow: Any = ClaimsOfFlow(monkeypatch, earlier)
-    warned: list[str] = []
+    warned: list[str | None] = []
 
     async def read(*_: object) -> Claim:
         if not warned:
@@ -371,5 +385,5 @@ def test_a_target_that_fails_while_a_reverse_flow_waits_ends_the_warning_of_its_
 
     with pytest.raises(InternalTopicUnavailableError, match=r"mm2-claims\.east\.internal"):
         take(takeover, flow, is_to_copy=True)
-    assert "does not authorize Read" in warned[-1]
-    assert takeover.unread == ""
+    assert "does not authorize Read" in (warned[-1] or "")
+    assert takeover.unread is None

@@ -142,7 +142,7 @@ def test_only_the_switchover_that_ended_a_flow_clears_the_end(switchover: str) -
 
     if switchover == "to-west":
         assert cleared is True
-        assert replace(ended, ended="", lock_id=0, lock_epoch=0) == replace(
+        assert replace(ended, ended=None, lock_id=0, lock_epoch=0) == replace(
             brokers.claims[-1], lock_id=0, lock_epoch=0
         )
         assert isinstance(brokers.run(take_flow(plan(ORDERS, copies=COPIES))), Ownership)
@@ -164,7 +164,7 @@ def test_an_end_whose_marker_is_missing_is_cleared() -> None:
     brokers.pending.append(brokers.claims.pop())
 
     assert brokers.run(clear_end(plan(copies={}), "to-west")) is True
-    assert (brokers.claims[-2].ended, brokers.claims[-1].ended) == ("to-west", "")
+    assert (brokers.claims[-2].ended, brokers.claims[-1].ended) == ("to-west", None)
 
 
 @pytest.mark.parametrize("has_run", [True, False])
@@ -176,7 +176,7 @@ def test_an_end_that_is_aborted_leaves_the_flow_to_the_next_process(*, has_run: 
 
     assert brokers.run(clear_end(plan(copies={}), "to-west")) is False
     newest = brokers.claims[-1]
-    assert (newest.left, newest.ended, newest.released, newest.has_run) == (True, "", "", has_run)
+    assert (newest.left, newest.ended, newest.released, newest.has_run) == (True, None, None, has_run)
 
 
 def test_a_claim_that_is_renewed_does_not_count_as_an_end() -> None:
@@ -217,6 +217,6 @@ def test_a_claim_with_an_end_can_be_read_by_an_earlier_version() -> None:
     key, value = encode_claim(claim)
 
     assert decode_claim(key, value) == claim
-    assert decode_claim(key, value.replace(b'"ended"', b'"unknown"')) == replace(claim, ended="")
+    assert decode_claim(key, value.replace(b'"ended"', b'"unknown"')) == replace(claim, ended=None)
     with pytest.raises(ValueError, match="ended is not a string"):
         decode_claim(key, value.replace(b'"to-west"', b"7"))

@@ -46,7 +46,7 @@ def position(offset: int, *, left: bool = True, topic_id: str = "source") -> Wri
     )
 
 
-def brokers_with(*positions: WriterPosition, ended: str = "", refuses: str = "") -> ClaimingBrokers:
+def brokers_with(*positions: WriterPosition, ended: str | None = None, refuses: str = "") -> ClaimingBrokers:
     """Brokers of a flow with these positions, which *ended* has ended."""
     claims: tuple[Claim, ...] = (replace(PLAN.claim, left=True, ended=ended),) if positions else ()
     brokers = ClaimingBrokers(*claims, refuses=refuses)
@@ -61,16 +61,16 @@ def start(brokers: ClaimingBrokers, offset: int, switchover: str = "second") -> 
 @pytest.mark.parametrize(
     ("stored", "ended"),
     [
-        (NEVER_RUN, ""),
-        ((position(100),), ""),
+        (NEVER_RUN, None),
+        ((position(100),), None),
         ((position(60),), "first"),
-        ((position(UNKNOWN),), ""),
-        ((position(500, topic_id="deleted"),), ""),
+        ((position(UNKNOWN),), None),
+        ((position(500, topic_id="deleted"),), None),
     ],
     ids=["never run", "stored before a crash", "ended earlier", "reset", "topic created again"],
 )
 def test_start_positions_are_stored_before_the_claim_that_clears_the_end(
-    stored: tuple[WriterPosition, ...], ended: str
+    stored: tuple[WriterPosition, ...], ended: str | None
 ) -> None:
     brokers = brokers_with(*stored, ended=ended)
 
@@ -84,21 +84,21 @@ def test_start_positions_are_stored_before_the_claim_that_clears_the_end(
     assert (positions[ORDERS].source_topic_id, positions[ORDERS].target_topic) == ("source", "orders")
     assert positions[ORDERS].revision == (8 if stored else 1)
     claim = brokers.claims[-1]
-    assert (claim.started, claim.ended, claim.left) == ("second", "", True)
+    assert (claim.started, claim.ended, claim.left) == ("second", None, True)
 
 
 @pytest.mark.parametrize(
     ("stored", "ended", "conflict"),
     [
-        (position(60), "", StartConflict.BEHIND),
+        (position(60), None, StartConflict.BEHIND),
         (position(60, left=False), "first", StartConflict.BEHIND),
-        (position(101), "", StartConflict.AHEAD),
+        (position(101), None, StartConflict.AHEAD),
         (position(101), "first", StartConflict.AHEAD),
     ],
     ids=["not ended", "stopped before the end", "ahead", "ahead when it ended"],
 )
 def test_a_position_that_contradicts_a_start_is_refused(
-    stored: WriterPosition, ended: str, conflict: StartConflict
+    stored: WriterPosition, ended: str | None, conflict: StartConflict
 ) -> None:
     brokers = brokers_with(stored, ended=ended)
 
@@ -133,12 +133,12 @@ def test_an_ended_flow_keeps_the_id_of_its_start() -> None:
 
 def test_a_renamed_flow_that_never_ran_is_held_under_its_new_name() -> None:
     """A switchover that was rolled back has left a claim with the earlier name."""
-    earlier = replace(PLAN.claim, flow="earlier", process="", left=True)
+    earlier = replace(PLAN.claim, flow="earlier", process=None, left=True)
     brokers = ClaimingBrokers(earlier)
     brokers.positions = []
 
     assert hold(brokers) == Held(is_new=True)
-    assert (PLAN.claim.flow, "", "second") == (
+    assert (PLAN.claim.flow, None, "second") == (
         brokers.claims[-1].flow,
         brokers.claims[-1].process,
         brokers.claims[-1].ended,
@@ -165,9 +165,9 @@ ENDED = replace(OWN, source_alias="east", source_cluster_id="left", ended="secon
         (replace(OWN, started="first"), ENDED, "second"),
         (replace(OWN, started="second"), ENDED, None),
         (replace(OWN, ended="first"), ENDED, None),
-        (None, replace(ENDED, ended=""), None),
+        (None, replace(ENDED, ended=None), None),
         (None, replace(ENDED, source_cluster_id="replaced"), None),
-        (None, replace(ENDED, source_cluster_id=""), "second"),
+        (None, replace(ENDED, source_cluster_id=None), "second"),
         (None, None, None),
     ],
     ids=[
@@ -194,12 +194,12 @@ def test_a_flow_that_never_ran_keeps_which_switchover_it_waits_for() -> None:
 
     assert brokers.run(note_awaited(PLAN, "second"))
     claim = brokers.claims[-1]
-    assert (claim.has_run, claim.ended, claim.left, claim.released) == (False, "", True, "second")
+    assert (claim.has_run, claim.ended, claim.left, claim.released) == (False, None, True, "second")
     assert hold(brokers) == Held(is_new=True)
     assert not brokers.run(note_awaited(PLAN, "second"))
     assert start(brokers, 100) == Started(is_new=True)
     assert not brokers.run(note_awaited(PLAN, "third"))
-    assert (brokers.claims[-1].started, brokers.claims[-1].released) == ("second", "")
+    assert (brokers.claims[-1].started, brokers.claims[-1].released) == ("second", None)
 
 
 def hold(brokers: ClaimingBrokers, offset: int = 100, switchover: str = "second") -> object:
@@ -227,8 +227,8 @@ def test_a_flow_that_is_released_is_as_before_but_one_that_never_ran_keeps_whose
 
     assert brokers.run(clear_end(PLAN, "second"))
     claim = brokers.claims[-1]
-    assert (claim.ended, claim.started, claim.left) == ("", "", True)
-    assert (claim.has_run, claim.released) == ((True, "") if stored else (False, "second"))
+    assert (claim.ended, claim.started, claim.left) == (None, None, True)
+    assert (claim.has_run, claim.released) == ((True, None) if stored else (False, "second"))
     hold(brokers)
     assert start(brokers, 120, "third") == Started(is_new=True)
     assert not brokers.claims[-1].released

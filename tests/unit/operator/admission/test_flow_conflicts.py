@@ -46,7 +46,7 @@ def flow(
 def route(
     mirror_flow: MirrorFlow,
     *,
-    ids: tuple[str, str] = ("", ""),
+    ids: tuple[str | None, str | None] = (None, None),
     topics: frozenset[str] | None = None,
 ) -> FlowRoute:
     source, target = mirror_flow.spec.source, mirror_flow.spec.target
