@@ -88,9 +88,9 @@ async def check_source(
     if settings.syncs is not None and settings.syncs.on_source:
         needed[offset_syncs_topic(settings, on_source=settings.syncs.on_source)] = WRITTEN_SYNCS.existing
     missing = await report_missing(source, _merge_needed(needed, also_needed), findings)
-    if selected.nothing_selected and not missing:
+    if selected.nothing_selected is not None and not missing:
         findings.problem(selected.nothing_selected)
-    if selected.own_alias:
+    if selected.own_alias is not None:
         findings.note(selected.own_alias)
     if settings.sync_acls_s is not None:
         await _check_cluster(source, settings.source_alias, ACLS_READ, findings)

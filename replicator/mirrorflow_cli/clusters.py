@@ -36,13 +36,13 @@ async def topic_sizes(cluster: Cluster) -> dict[str, int]:
 class SelectedTopics:
     """The topics that the flow selects now: source topic -> partition count.
 
-    `nothing_selected` is a sentence if the flow selects no topic but heartbeats, `own_alias` one if topics are left out
+    `nothing_selected` is a sentence if the flow selects no topic but heartbeats (else None), `own_alias` one if topics are left out
     because their names begin with the source's alias.
     """
 
     topics: dict[str, int]
-    nothing_selected: str
-    own_alias: str
+    nothing_selected: str | None
+    own_alias: str | None
 
 
 async def selected_topics(cluster: Cluster, settings: SourceSettings) -> SelectedTopics:

@@ -161,7 +161,8 @@ class Runner:
         self._began_s = clock()
         self._polled_at_s = -PROGRESS_INTERVAL_S
         self._shown_at_s = -PROGRESS_INTERVAL_S
-        self._blocker, self._blocked_since_s = "", self._began_s
+        self._blocker: str | None = None
+        self._blocked_since_s = self._began_s
         self._outcome = ""  # why the run has failed
 
     def run(self) -> int:
@@ -290,13 +291,13 @@ class Runner:
             time.sleep(TICK_S)
 
 
-def blocker(progress: Progress | None) -> str:
-    """Returns the transient condition that blocks the run now; "" without one."""
+def blocker(progress: Progress | None) -> str | None:
+    """Returns the transient condition that blocks the run now; None without one."""
     if progress is None:
-        return ""
+        return None
     if progress.uncopied:
         return "uncopied"
-    return NOTHING_SELECTED if progress.nothing_selected else progress.reason
+    return progress.reason if progress.nothing_selected is None else NOTHING_SELECTED
 
 
 def verdict(progress: Progress | None, *, blocked_s: float) -> str | None:
@@ -310,7 +311,7 @@ def verdict(progress: Progress | None, *, blocked_s: float) -> str | None:
     if progress.caught_up:
         return ""
     heals_within_s = LISTED_AGAIN_WITHIN_S if blocker(progress) == NOTHING_SELECTED else HEALS_WITHIN_S
-    return _failure(progress, is_settled=blocked_s >= heals_within_s) or None
+    return _failure(progress, is_settled=blocked_s >= heals_within_s)
 
 
 def late(progress: Progress | None, limit: str) -> str:
@@ -323,16 +324,16 @@ def late(progress: Progress | None, limit: str) -> str:
     return f"Not caught up within {limit}: {why or line_of(progress) + '.'}"
 
 
-def _failure(progress: Progress, *, is_settled: bool) -> str:
+def _failure(progress: Progress, *, is_settled: bool) -> str | None:
     if progress.uncopied:
         if not is_settled or not (progress.all_stopped or progress.behind == 0):
-            return ""
+            return None
         topics = "1 topic is" if progress.uncopied_total == 1 else f"{progress.uncopied_total} topics are"
         return f"{progress.connector}: {topics} not copied; first: {progress.uncopied[0]}"
-    if progress.nothing_selected:
-        return progress.nothing_selected if is_settled else ""
-    if progress.problem and progress.partitions_total == 0:
-        return progress.problem if is_settled or progress.reason in _FINAL else ""
+    if progress.nothing_selected is not None:
+        return progress.nothing_selected if is_settled else None
+    if progress.problem is not None and progress.partitions_total == 0:
+        return progress.problem if is_settled or progress.reason in _FINAL else None
     if progress.all_stopped:
         first = progress.all_stopped[0]
         stopped = len(progress.all_stopped)
@@ -340,4 +341,4 @@ def _failure(progress: Progress, *, is_settled: bool) -> str:
             f"{counted(stopped, 'partition')} stopped before catching up; first:"
             f" {first.get('message') or first.get('reason')}"
         )
-    return ""
+    return None

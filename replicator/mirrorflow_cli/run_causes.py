@@ -45,13 +45,13 @@ _WAITS_FOR: Final[Mapping[str, frozenset[str]]] = {
 class Cause:
     """Why something is not copied. *key* stays while the sentence changes, for example with a count.
 
-    *about* names the object: `source`, `target`, a connector, or a partition such as `orders-3`; "" if it is the flow.
+    *about* names the object: `source`, `target`, a connector, or a partition such as `orders-3`; None if it is the flow.
     """
 
     key: str
     text: str
-    about: str = ""
-    reason: str = ""  # PascalCase; "" if there is none
+    about: str | None = None
+    reason: str | None = None  # PascalCase; None if there is none
     has_stopped: bool = False  # nothing continues without a person
     partitions: int = 0  # that have something to copy, and wait for it
     for_s: float | None = None  # None: unknown
@@ -72,11 +72,11 @@ def causes(progress: Progress) -> tuple[Cause, ...]:
     known = [*away.values()]
     problems = [(progress.reason, progress.problem), *progress.task_problems]
     known += [
-        Cause(key=text, text=text, about=progress.connector, reason=reason, has_stopped=True)
+        Cause(key=text, text=text, about=progress.connector, reason=reason or None, has_stopped=True)
         for reason, text in dict.fromkeys(problems)
         if text and not (away and reason in _OF_CLUSTER)
     ]
-    if progress.nothing_selected:
+    if progress.nothing_selected is not None:
         text = progress.nothing_selected
         known.append(Cause(key=text, text=text, reason=NOTHING_MATCHES))
     known += [Cause(key=text, text=text, reason=NOT_COPIED) for text in progress.uncopied[:SENTENCES_MAX]]
@@ -123,7 +123,7 @@ def _of_partitions(rows: Sequence[Mapping[str, Any]], away: frozenset[str]) -> I
             key=f"{reason} {'stopped' if has_stopped else ''}",
             text=str(group[0]["message"]),
             about=f"{group[0].get('topic')}-{group[0].get('partition')}",
-            reason=reason,
+            reason=reason or None,
             has_stopped=has_stopped,
             partitions=len(group),
             for_s=max(ages, default=None),

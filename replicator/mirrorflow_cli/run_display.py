@@ -157,7 +157,7 @@ class JsonDisplay:
             summary=dict(progress.summary),
             partitions=list(progress.partitions),
             uncopied=list(progress.uncopied),
-            nothingSelected=progress.nothing_selected,
+            nothingSelected=progress.nothing_selected or "",
             causes=[
                 {"message": cause.text, "partitions": cause.partitions, "forSeconds": cause.for_s}
                 for cause in causes(progress)

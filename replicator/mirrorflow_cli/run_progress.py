@@ -47,7 +47,7 @@ class Progress:
     """The source connector's state at one moment; `summary` and `partitions` are the JSON values as received.
 
     `uncopied` holds sentences about topics that are not copied, or only in part: the first of
-    `uncopied_total`. `nothing_selected` is a sentence if only heartbeats are selected. `companions` are the
+    `uncopied_total`. `nothing_selected` is a sentence if only heartbeats are selected, else None. `companions` are the
     process's other connectors.
     """
 
@@ -56,9 +56,11 @@ class Progress:
     partitions: tuple[Mapping[str, Any], ...] = ()
     uncopied: tuple[str, ...] = ()
     uncopied_total: int = 0
-    nothing_selected: str = ""
-    problem: str = ""  # why the connector as a whole does not copy; "" while nothing is known to be wrong
-    reason: str = ""  # the class of `problem`, such as FlowExists
+    nothing_selected: str | None = None
+    problem: str | None = (
+        None  # why the connector as a whole does not copy; None while nothing is known to be wrong
+    )
+    reason: str | None = None  # the class of `problem`, such as FlowExists
     task_problems: tuple[tuple[str, str], ...] = ()  # reason and message of each task that has failed
     warnings: tuple[str, ...] = ()  # of the source connector
     is_standby: bool = False  # another process owns the flow, and copies
@@ -113,9 +115,9 @@ def progress_of(summary: Mapping[str, Any], rows: Mapping[str, Any]) -> Progress
         partitions=tuple(rows.get("partitions", ())),
         uncopied=tuple(rows.get("uncopied", ())),
         uncopied_total=int(rows.get("uncopiedTotal", 0)),
-        nothing_selected=str(rows.get("nothingSelected", "")),
-        problem=" ".join(str(own.get("message", "")).split()) if is_failed else "",
-        reason=str(own.get("reason", "")) if is_failed else "",
+        nothing_selected=str(rows.get("nothingSelected") or "") or None,
+        problem=(" ".join(str(own.get("message", "")).split()) or None) if is_failed else None,
+        reason=(str(own.get("reason", "")) or None) if is_failed else None,
         task_problems=tuple(
             (str(task.get("reason", "")), str(task.get("message", ""))) for task in own.get("failedTasks", ())
         ),

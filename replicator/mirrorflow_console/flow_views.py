@@ -373,8 +373,8 @@ def _troubles(progress: Progress) -> Iterator[Trouble]:
             kind=kind,
             subject=cause.about or progress.connector,
             text=cause.line,
-            reason=cause.reason,
-            advice=advice_for(cause.reason, has_stopped=cause.has_stopped),
+            reason=cause.reason or "",
+            advice=advice_for(cause.reason or "", has_stopped=cause.has_stopped),
         )
 
 
@@ -397,10 +397,10 @@ def _unlisted(document: ConnectorDocument, own: Sequence[Trouble]) -> Iterator[T
             )
 
 
-def _kind_of(about: str, progress: Progress) -> SubjectKind:
+def _kind_of(about: str | None, progress: Progress) -> SubjectKind:
     if about in {"source", "target"}:
         return SubjectKind.CLUSTER
-    if not about:
+    if about is None:
         return SubjectKind.FLOW
     return SubjectKind.CONNECTOR if about == progress.connector else SubjectKind.PARTITION
 

@@ -236,7 +236,9 @@ class ConnectorReport:
     is_here: bool = True  # whether the connector itself is on this node of a group
     is_standby: bool = False  # another process owns the flow; this one takes over when that one stops
     uncopied: tuple[str, ...] = ()  # a sentence for each selected topic that is not, or not fully, copied
-    nothing_selected: str = ""  # a sentence if no topic except heartbeats is selected
+    nothing_selected: str | None = (
+        None  # a sentence if no topic except heartbeats is selected; None: some are
+    )
     source: SideReport = UNKNOWN_SIDE
     target: SideReport = UNKNOWN_SIDE
     # Folder and file that a setting names and that do not exist on this host.

@@ -113,10 +113,10 @@ NO_EDITS = HeaderEdits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenameRule:
-    """The result for a topic. `dropped_by` is the transformation that drops its records; "": none."""
+    """The result for a topic. `dropped_by` is the transformation that drops its records; None: none."""
 
     name: str
-    dropped_by: str = ""
+    dropped_by: str | None = None
     edits: HeaderEdits = NO_EDITS
 
 
@@ -183,16 +183,16 @@ class TopicTransforms:
         """Returns the header edits for the records of *topic*."""
         return self.route(topic).edits
 
-    def obstacle(self, topic: str) -> str:
-        """Returns a clause why the transformations prevent a copy of *topic*; "" if they do not."""
+    def obstacle(self, topic: str) -> str | None:
+        """Returns a clause why the transformations prevent a copy of *topic*; None if they do not."""
         if not self.transforms.renames:
-            return ""
+            return None
         name = self.target_topic(topic)
         if name == self.policy.remote_topic(self.source_alias, topic):
-            return ""
+            return None
         if self.policy.is_internal_topic(name) or self.policy.is_heartbeats_topic(name):
             return f"transforms would copy it into {name}, which programs keep their books in"
-        return ""
+        return None
 
 
 class _Stage:

@@ -159,7 +159,7 @@ def _print_lines(lines: Sequence[GroupOffset]) -> None:
             _translation(line),
             _age(line.checkpoint_written_ms, now_ms),
             "yes" if line.written else "no",
-            line.why,
+            line.why or "",
         )
         for line in lines
     ]
@@ -251,7 +251,9 @@ async def read_group_offsets(
     notes = (
         _skip_note(group, settings, named=bool(group_name)) for group in chosen if group not in translated
     )
-    return GroupOffsetReport(tuple(offsets), tuple(note for note in notes if note), tuple(problems))
+    return GroupOffsetReport(
+        tuple(offsets), tuple(note for note in notes if note is not None), tuple(problems)
+    )
 
 
 async def _list_groups(cluster: Cluster, problems: list[str]) -> dict[str, Group]:
@@ -261,11 +263,15 @@ async def _list_groups(cluster: Cluster, problems: list[str]) -> dict[str, Group
     return listed
 
 
-def _skip_note(group: Group, settings: CheckpointSettings, *, named: bool) -> str:
+def _skip_note(group: Group, settings: CheckpointSettings, *, named: bool) -> str | None:
     why = group.why_not
-    if not why and named:
+    if why is None and named:
         why = f"it belongs to an application ({group.protocol_type}), not to consumers"
-    return f"Group {group.name} of {settings.source_alias} is not synchronised: {why}." if why else ""
+    return (
+        f"Group {group.name} of {settings.source_alias} is not synchronised: {why}."
+        if why is not None
+        else None
+    )
 
 
 async def _read_known_offsets(

@@ -54,6 +54,7 @@ class PlannedFlow:
     """What `plan` shows of one flow.
 
     `topics` is None if topics were not requested, or could not be listed for the reason in `problem`.
+    `nothing_selected` is as in `SelectedTopics`.
     """
 
     planned: Plan
@@ -61,8 +62,8 @@ class PlannedFlow:
     notes: tuple[str, ...]
     topics: tuple[TopicPlan, ...] | None = None
     creates: tuple[str, ...] | None = None  # topics that the target lacks; None: not known
-    nothing_selected: str = ""
-    problem: str = ""
+    nothing_selected: str | None = None
+    problem: str | None = None
     schemas: SchemaPlan | None = None  # None: no registries, or they were not read
 
 
@@ -90,7 +91,7 @@ def execute(arguments: argparse.Namespace) -> int:
         planned_flows.append(flow_plan)
         if not arguments.json:
             _print(flow_plan, with_properties=arguments.properties)
-    problems = [flow.problem for flow in planned_flows if flow.problem]
+    problems = [flow.problem for flow in planned_flows if flow.problem is not None]
     problems += [
         conflict.message
         for flow in planned_flows
@@ -152,7 +153,7 @@ async def _with_topics(planned: Plan, settings: SourceSettings, notes: tuple[str
     return PlannedFlow(
         planned=planned,
         settings=settings,
-        notes=(*notes, unknown) if unknown else notes,
+        notes=notes if unknown is None else (*notes, unknown),
         topics=topics,
         creates=creates,
         nothing_selected=selected.nothing_selected,
@@ -161,7 +162,7 @@ async def _with_topics(planned: Plan, settings: SourceSettings, notes: tuple[str
 
 async def _missing_topics(
     planned: Plan, settings: SourceSettings, copies: Iterable[str]
-) -> tuple[tuple[str, ...] | None, str]:
+) -> tuple[tuple[str, ...] | None, str | None]:
     """Returns which topics the flow would create on the target, or None and a sentence if that is not known."""
     checkpoint, heartbeat, _ = companion_settings(planned)
     own = [*internal_topics(settings), *own_topics(checkpoint, heartbeat)]
@@ -171,7 +172,7 @@ async def _missing_topics(
     except (ClusterError, SettingError) as error:
         return None, f"What would be created is not listed. {error}"
     wanted = dict.fromkeys((*copies, *(topic.name for topic in own)))
-    return tuple(name for name in wanted if name not in present), ""
+    return tuple(name for name in wanted if name not in present), None
 
 
 def _print(flow: PlannedFlow, *, with_properties: bool) -> None:
@@ -181,7 +182,7 @@ def _print(flow: PlannedFlow, *, with_properties: bool) -> None:
     for line in (*_copied(flow), *_created(flow), *schemas, *_followed(flow)):
         print(f"  {line}")
     for note in (*flow.notes, flow.nothing_selected):
-        if note:
+        if note is not None:
             print(f"# {note}")
     if not with_properties:
         return
@@ -262,7 +263,7 @@ def _as_json(flow: PlannedFlow) -> dict[str, Any]:
         ],
         "creates": None if flow.creates is None else list(flow.creates),
         "schemas": None if flow.schemas is None else as_json(flow.schemas),
-        "notes": [*flow.notes, *([flow.nothing_selected] if flow.nothing_selected else [])],
+        "notes": [*flow.notes, *([] if flow.nothing_selected is None else [flow.nothing_selected])],
         "topics": None
         if flow.topics is None
         else [

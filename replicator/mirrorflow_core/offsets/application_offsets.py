@@ -40,7 +40,7 @@ class TranslationFacts:
     origin: str  # alias of the cluster
     destination: str  # alias of the cluster
     partition: TopicPartition | None  # on the destination; None: unknown
-    problem: str = ""  # a clause why no offset of it can be translated; "" if offsets can
+    problem: str | None = None  # a clause why no offset of it can be translated; None if offsets can
     origin_log: LogRange | None = None  # None: it cannot be read, so the offset is not compared with it
     destination_log: LogRange | None = None  # None: it cannot be read
     extent: Run | None = None  # the known ranges, origin first; None: no offset is known
@@ -50,12 +50,12 @@ class TranslationFacts:
 class ApplicationTranslation:
     """An offset on the destination, which never lies after an unread record; `offset` None: unknown."""
 
-    topic: str  # on the destination; "" if unknown
+    topic: str | None  # on the destination; None: unknown
     partition: int
     offset: int | None
     is_exact: bool = False  # skips nothing and reads nothing again
     reread_max_records: int | None = None  # None if `offset` is
-    why: str = ""  # a clause why it is not exact; "" if it is
+    why: str | None = None  # a clause why it is not exact; None if it is
 
     @property
     def translation(self) -> str:
@@ -68,7 +68,7 @@ class ApplicationTranslation:
 class _Bound(NamedTuple):
     at_least: int
     reread_max_records: int
-    why: str  # "": exact
+    why: str | None  # None: exact
 
 
 def translate_offset(
@@ -76,7 +76,7 @@ def translate_offset(
 ) -> ApplicationTranslation:
     """Returns the offset on the destination. *mapped*: the translation by offset map and offset syncs."""
     log, destination_log, extent = facts.origin_log, facts.destination_log, facts.extent
-    if facts.problem:
+    if facts.problem is not None:
         return _unknown(given, facts, facts.problem)
     if log is not None and given.offset > log.end:
         return _unknown(given, facts, f"the log of {facts.origin} ends at {log.end}, before this offset")
@@ -92,10 +92,10 @@ def translate_offset(
         )
         return _unknown(given, facts, why)
     return ApplicationTranslation(
-        topic=facts.partition.topic if facts.partition else "",
+        topic=None if facts.partition is None else facts.partition.topic,
         partition=given.partition,
         offset=bound.at_least,
-        is_exact=not bound.why,
+        is_exact=bound.why is None,
         reread_max_records=bound.reread_max_records,
         why=bound.why,
     )
@@ -107,16 +107,16 @@ def _bound(
     """Returns the translation, not before the destination's log, which begins at *start*."""
     if mapped is not None and mapped.at_most is not None:
         at_least, reread = mapped.at_least, mapped.at_most - mapped.at_least
-        why = "the flow knows only offsets before and after this one" if reread else ""
+        why = "the flow knows only offsets before and after this one" if reread else None
     elif mapped is None and offset <= extent.upstream < extent.upstream_end:
         at_least, reread = min(start, extent.downstream), max(0, extent.downstream - start)
         is_first = facts.origin_log is not None and extent.upstream <= facts.origin_log.start
         why = f"the flow knows offsets of {facts.origin} only from {extent.upstream} on, so this is the beginning of the log"
-        why = "" if is_first and not reread else why
+        why = None if is_first and not reread else why
     else:
         at_least = extent.downstream_end if mapped is None else mapped.at_least
         reread = max(0, offset - extent.upstream_end)
-        why = f"the flow knows offsets of {facts.origin} only up to {extent.upstream_end}" if reread else ""
+        why = f"the flow knows offsets of {facts.origin} only up to {extent.upstream_end}" if reread else None
     if at_least < start:
         why = f"the log of {facts.destination} begins at {start}, earlier records are deleted"
         at_least, reread = start, max(0, at_least + reread - start)
@@ -124,5 +124,5 @@ def _bound(
 
 
 def _unknown(given: ApplicationOffset, facts: TranslationFacts, why: str) -> ApplicationTranslation:
-    topic = facts.partition.topic if facts.partition else ""
+    topic = None if facts.partition is None else facts.partition.topic
     return ApplicationTranslation(topic=topic, partition=given.partition, offset=None, why=why)

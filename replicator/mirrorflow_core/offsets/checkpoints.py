@@ -122,9 +122,9 @@ class CheckpointStore:
         """Records that the checkpoints of *partitions* were written at *at_ms*."""
         self._written_ms.update(((group, partition), at_ms) for partition in partitions)
 
-    def written_ms(self, group: str, partition: TopicPartition) -> int:
-        """Returns when the checkpoint was written, by its writer's wall clock; -1: not in the topic."""
-        return self._written_ms.get((group, partition), -1)
+    def written_ms(self, group: str, partition: TopicPartition) -> int | None:
+        """Returns when the checkpoint was written, by its writer's wall clock; None: not in the topic."""
+        return self._written_ms.get((group, partition))
 
     def items(self) -> list[tuple[str, Points]]:
         """Returns every group with its checkpoints, sorted by group."""
@@ -141,7 +141,7 @@ def _point(translated: TranslatedOffset, downstream_offset: int) -> Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A group as a cluster lists it; "" for fields that its brokers are too old to report."""
+    """A group as a cluster lists it; "" as in Kafka's schema for fields that its brokers are too old to report."""
 
     name: str
     protocol_type: str = ""  # consumer, connect, share ...; "" if only offsets were committed
@@ -164,9 +164,9 @@ class Group:
         return self.state.lower() in _IDLE_STATES
 
     @property
-    def why_not(self) -> str:
-        """A clause why offsets of this group type cannot be translated; "" where that needs no reason."""
-        return _NAMED_TYPES.get(self.type.lower(), "")
+    def why_not(self) -> str | None:
+        """A clause why offsets of this group type cannot be translated; None where that needs no reason."""
+        return _NAMED_TYPES.get(self.type.lower())
 
 
 class Writable(Enum):
@@ -216,20 +216,36 @@ class GroupSelection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFacts:
-    """The facts about one group, by target partition. `target` None: its offsets there were not read."""
+class TranslatedGroup:
+    """The facts about one group, by target partition, which groups of all types have in common."""
 
     group: str
     translated: TranslatedOffsets
-    points: Points
-    written_ms: Callable[[str, TopicPartition], int]
-    target: Mapping[TopicPartition, Committed] | None = None
-    ends: Mapping[TopicPartition, int] | None = None  # end offsets of the copies
     writable: Writable = Writable.YES
     is_synchronised: bool = False  # whether the flow moves the target's group at all
-    problem: str = ""  # why the last attempt failed
+    problem: str | None = None  # why the last attempt failed; None: it did not
     has_members_on_source: bool | None = None
     has_members_on_target: bool | None = None
+
+    def why_not_moved(self, offset: int | None) -> str | None:
+        """Returns why the target's group is not moved to *offset*; None if it may be."""
+        if offset is None:
+            return NOT_KNOWN
+        if not self.is_synchronised:
+            return NOT_ASKED
+        if self.problem is not None:
+            return self.problem
+        return {Writable.ACTIVE: HAS_MEMBERS, Writable.OTHER_KIND: OTHER_KIND}.get(self.writable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFacts(TranslatedGroup):
+    """The facts about one consumer group. `target` None: its offsets there were not read."""
+
+    points: Points
+    written_ms: Callable[[str, TopicPartition], int | None]
+    target: Mapping[TopicPartition, Committed] | None = None
+    ends: Mapping[TopicPartition, int] | None = None  # end offsets of the copies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +263,7 @@ class GroupOffset:
     checkpoint_written_ms: int | None
     group_offset: int | None  # of the target's own group
     written: bool  # the target's group is at `target_offset` or ahead of it
-    why: str  # why it is not written, or differs; "": no remark
+    why: str | None  # why it is not written, or differs; None: no remark
     has_members_on_source: bool | None = None
     has_members_on_target: bool | None = None
 
@@ -280,7 +296,6 @@ def group_offsets(facts: GroupFacts) -> Iterator[GroupOffset]:
         point = facts.points.get(target)
         own = None if facts.target is None else facts.target.get(target)
         end = None if facts.ends is None else facts.ends.get(target)
-        written_ms = facts.written_ms(facts.group, target)
         target_offset = translated.downstream_offset
         at_most = translated.at_most
         if at_most is None and target_offset is not None and end is not None:
@@ -295,7 +310,7 @@ def group_offsets(facts: GroupFacts) -> Iterator[GroupOffset]:
             target_offset=target_offset,
             at_most=at_most,
             checkpoint_offset=None if point is None else point.downstream_offset,
-            checkpoint_written_ms=None if written_ms < 0 else written_ms,
+            checkpoint_written_ms=facts.written_ms(facts.group, target),
             group_offset=None if own is None else own.offset,
             written=written,
             why=_remark(own, point, translated) if written else _why_not(facts, target, translated, end),
@@ -304,17 +319,17 @@ def group_offsets(facts: GroupFacts) -> Iterator[GroupOffset]:
         )
 
 
-def _remark(own: Committed | None, point: Point | None, translated: TranslatedOffset) -> str:
-    """Returns how the target's group, which is at its offset or ahead of it, differs from the source's; "" if it does not."""
+def _remark(own: Committed | None, point: Point | None, translated: TranslatedOffset) -> str | None:
+    """Returns how the target's group, which is at its offset or ahead of it, differs from the source's; None if it does not."""
     if own is None:
-        return ""
+        return None
     if own.offset != translated.downstream_offset:
         return f"the target's group is ahead, at {own.offset}, and never goes back"
     if not own.metadata:
         return (
             f"without the metadata of source offset {translated.upstream_offset}"
             if translated.metadata
-            else ""
+            else None
         )
     # As in MM2, metadata is that of the source offset from which the target's was translated, also for a bound.
     if point is not None and point.metadata == own.metadata:
@@ -322,23 +337,15 @@ def _remark(own: Committed | None, point: Point | None, translated: TranslatedOf
     elif own.metadata == translated.metadata:
         of = translated.upstream_offset
     else:
-        return ""  # committed on the target
+        return None  # committed on the target
     is_own = of == translated.upstream_offset and translated.translation == "exact"
-    return "" if is_own else f"its metadata is that of source offset {of}"
+    return None if is_own else f"its metadata is that of source offset {of}"
 
 
 def _why_not(facts: GroupFacts, target: TopicPartition, translated: TranslatedOffset, end: int | None) -> str:
+    if (why := facts.why_not_moved(translated.downstream_offset)) is not None:
+        return why
     point = facts.points.get(target)
-    if translated.downstream_offset is None:
-        return NOT_KNOWN
-    if not facts.is_synchronised:
-        return NOT_ASKED
-    if facts.problem:
-        return facts.problem
-    if facts.writable is Writable.ACTIVE:
-        return HAS_MEMBERS
-    if facts.writable is Writable.OTHER_KIND:
-        return OTHER_KIND
     if point is None:
         return NO_CHECKPOINT
     if translated.upstream_offset < point.upstream_offset:

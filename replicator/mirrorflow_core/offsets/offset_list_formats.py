@@ -51,7 +51,7 @@ class _Reading:
 
     def add(self, place: str, values: Mapping[str, Any]) -> None:
         """Adds the offset with *values*, which stands at *place* ("line 3")."""
-        problem = next(filter(None, (_problem(field, values.get(field)) for field in FIELDS)), "")
+        problem = next(filter(None, (_problem(field, values.get(field)) for field in FIELDS)), None)
         if problem:
             self.refuse(place, problem)
             return
@@ -163,18 +163,18 @@ def _read_csv(text: str, reading: _Reading) -> OffsetListFormat:
     return OffsetListFormat.CSV if header is None else OffsetListFormat.CSV_WITH_HEADER
 
 
-def _problem(field: str, value: object) -> str:
-    """Returns why *value* is invalid for *field*; "" if it is valid."""
+def _problem(field: str, value: object) -> str | None:
+    """Returns why *value* is invalid for *field*; None if it is valid."""
     if value is None:
         return f"{field} is missing"
     if field == "topic":
         if isinstance(value, str) and _TOPIC.fullmatch(value) and value not in {".", ".."}:
-            return ""
+            return None
         return f"topic {_shown(value)} is not the name of a topic"
     is_number = isinstance(value, int) and not isinstance(value, bool)
     is_digits = isinstance(value, str) and _NUMBER.fullmatch(value) is not None
     if (is_number or is_digits) and 0 <= int(value) <= _LIMITS[field]:  # type: ignore[call-overload]
-        return ""
+        return None
     return f"{field} {_shown(value)} is not a number from 0 to {_LIMITS[field]}"
 
 
@@ -202,14 +202,14 @@ def format_translations(
 
 
 def translation_json(translation: ApplicationTranslation) -> dict[str, str | int | None]:
-    """Returns *translation* as a JSON object with the fields of TRANSLATION_FIELDS."""
+    """Returns *translation* as a JSON object with the fields of TRANSLATION_FIELDS; unknown texts are empty there."""
     values = (
-        translation.topic,
+        translation.topic or "",
         translation.partition,
         translation.offset,
         translation.translation,
         translation.reread_max_records,
-        translation.why,
+        translation.why or "",
     )
     return dict(zip(TRANSLATION_FIELDS, values, strict=True))
 

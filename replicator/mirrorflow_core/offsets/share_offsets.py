@@ -9,17 +9,14 @@ No I/O: `connectors.share_groups` collects the facts.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.offsets.checkpoints import (
     DUE,
-    HAS_MEMBERS,
-    NOT_ASKED,
-    NOT_KNOWN,
-    OTHER_KIND,
     Group,
     GroupOffset,
+    TranslatedGroup,
     Writable,
 )
 from mirrorflow_core.offsets.offset_translation import (
@@ -105,22 +102,15 @@ def starts_to_set(now: TranslatedOffsets, target: Mapping[TopicPartition, int]) 
         partition: translated.downstream_offset
         for partition, translated in now.items()
         if translated.downstream_offset is not None
-        and target.get(partition, -1) < translated.downstream_offset
+        and (partition not in target or target[partition] < translated.downstream_offset)
     }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareGroupFacts:
-    """The facts about one share group, by target partition. `target` None: its start offsets there were not read."""
+class ShareGroupFacts(TranslatedGroup):
+    """The facts about one share group. `target` None: its start offsets there were not read."""
 
-    group: str
-    translated: TranslatedOffsets
     target: Mapping[TopicPartition, int] | None
-    writable: Writable = Writable.YES
-    is_synchronised: bool = False  # whether the flow moves the target's group at all
-    problem: str = ""  # why the last attempt failed
-    has_members_on_source: bool | None = None
-    has_members_on_target: bool | None = None
 
 
 def share_group_offsets(facts: ShareGroupFacts) -> Iterator[GroupOffset]:
@@ -142,25 +132,13 @@ def share_group_offsets(facts: ShareGroupFacts) -> Iterator[GroupOffset]:
             checkpoint_written_ms=None,
             group_offset=own,
             written=written,
-            why=_remark(own, translated) if written else _why_not(facts, offset),
+            why=_remark(own, translated) if written else facts.why_not_moved(offset) or DUE,
             has_members_on_source=facts.has_members_on_source,
             has_members_on_target=facts.has_members_on_target,
         )
 
 
-def _remark(own: int | None, translated: TranslatedOffset) -> str:
+def _remark(own: int | None, translated: TranslatedOffset) -> str | None:
     if own is not None and translated.downstream_offset is not None and own > translated.downstream_offset:
         return f"the target's group is ahead, at {own}, and never goes back"
-    return "" if translated.translation == "exact" else REPEATS
-
-
-def _why_not(facts: ShareGroupFacts, offset: int | None) -> str:
-    if offset is None:
-        return NOT_KNOWN
-    if not facts.is_synchronised:
-        return NOT_ASKED
-    if facts.problem:
-        return facts.problem
-    if facts.writable is Writable.ACTIVE:
-        return HAS_MEMBERS
-    return OTHER_KIND if facts.writable is Writable.OTHER_KIND else DUE
+    return None if translated.translation == "exact" else REPEATS

@@ -91,8 +91,8 @@ class TopicSelection:
         """Returns the name of the copy."""
         return self._naming.target_topic(topic)
 
-    def obstacle(self, topic: str) -> str:
-        """Returns why the selected *topic* cannot have a copy on the target; "" if it can."""
+    def obstacle(self, topic: str) -> str | None:
+        """Returns why the selected *topic* cannot have a copy on the target; None if it can."""
         return self._naming.obstacle(topic)
 
     def decide(self, topic: str) -> TopicDecision:
@@ -100,10 +100,10 @@ class TopicSelection:
         if self._policy.is_internal_topic(topic) or is_worker_topic(topic):
             return TopicDecision(selected=False, why="it is an internal topic")
         cycle = self._cycle(topic)
-        if cycle:
+        if cycle is not None:
             return TopicDecision(selected=False, why=cycle)
         dropped_by = self._naming.route(topic).dropped_by
-        if dropped_by:
+        if dropped_by is not None:
             return TopicDecision(selected=False, why=f"{dropped_by} drops its records")
         filtered = self._filter(topic)
         if not filtered.selected and self._heartbeats and self._policy.is_heartbeats_topic(topic):
@@ -126,11 +126,11 @@ class TopicSelection:
             if not (decision := self.decide(name)).selected
         )
 
-    def of_own_alias(self, topics: Collection[str]) -> str:
-        """Returns a sentence if *topics* are not copied for the source's own alias in their names, else ""."""
+    def of_own_alias(self, topics: Collection[str]) -> str | None:
+        """Returns a sentence if *topics* are not copied for the source's own alias in their names, else None."""
         own = [topic for topic in sorted(topics) if self._is_of_own_alias(topic)]
         if not own:
-            return ""
+            return None
         more = f" and {len(own) - 1} more" if len(own) > 1 else ""
         return (
             f"Topics whose names begin with the source's own alias are taken for copies that came back, and not copied: "
@@ -148,8 +148,8 @@ class TopicSelection:
             and self._filter(topic).selected
         )
 
-    def nothing_selected(self, topics: Collection[str]) -> str:
-        """Returns a sentence if none of the source's *topics* except heartbeats is copied, else ""."""
+    def nothing_selected(self, topics: Collection[str]) -> str | None:
+        """Returns a sentence if none of the source's *topics* except heartbeats is copied, else None."""
         data = [
             topic
             for topic in sorted(topics)
@@ -162,7 +162,7 @@ class TopicSelection:
         if any(map(self.selects, data)) or any(
             self._filter(topic).selected and self.selects(topic) for topic in named_alike
         ):
-            return ""
+            return None
         opening = f"No topic of {self._source_alias} is selected"
         if not data:
             return f"{opening}: it has none, or Describe on them is not granted."
@@ -192,18 +192,19 @@ class TopicSelection:
             return TopicDecision(selected=False, why="`topics.exclude` matches it")
         return TopicDecision(selected=True, why="`topics` matches it")
 
-    def _cycle(self, topic: str) -> str:
+    def _cycle(self, topic: str) -> str | None:
+        """Returns a clause why a copy of *topic* would come back to where it is from; None if it would not."""
         name = topic
         for _ in range(HOPS_MAX):
             source = self._policy.topic_source(name)
             if source is None:
-                return ""
+                return None
             if source == self._target_alias:
                 return f"it came from the target, {self._target_alias}"
             upstream = self._policy.upstream_topic(name)
             # A policy that keeps names reports the source for every topic, which is no sign of a cycle.
             if upstream is None or upstream == name:
-                return ""
+                return None
             if source == self._source_alias:
                 return f"its name says that it was copied from the source, {self._source_alias}, before"
             name = upstream

@@ -31,7 +31,7 @@ class _Pair(NamedTuple):
 
     source: TopicPartition | None
     copy: TopicPartition
-    problem: str = ""
+    problem: str | None = None
 
 
 class _PartitionSide(NamedTuple):
@@ -48,10 +48,10 @@ class _PartitionSide(NamedTuple):
         return None if self.partition is None else self.logs.get(self.partition)
 
     @property
-    def missing(self) -> str:
-        """A clause that the partition does not exist; "" if it does, or if that is unknown."""
+    def missing(self) -> str | None:
+        """A clause that the partition does not exist; None if it does, or if that is unknown."""
         if self.cluster is None or self.partition is None or _has(self.cluster, self.partition):
-            return ""
+            return None
         return f"{self.alias} has no partition {self.partition}, or Describe on its topic is not granted"
 
 
@@ -99,7 +99,7 @@ class ApplicationOffsets:
                 await asyncio.sleep(0)
             partition = TopicPartition(offset.topic, offset.partition)
             source, mapped = pairs[partition].source, None
-            if source is not None and not facts[partition].problem:
+            if source is not None and facts[partition].problem is None:
                 step = translator.translate_back if reverse else translator.translate
                 mapped = step(source, offset.offset)
             translations.append(translate_offset(offset, mapped, facts[partition]))
@@ -118,13 +118,15 @@ class ApplicationOffsets:
         copy = _PartitionSide(self._aliases[1], self._target, pair.copy, logs[1])
         extent = None if pair.source is None else translator.extent(pair.source)
         origin, destination = (copy, source) if reverse else (source, copy)
-        problem = pair.problem or (RECREATED if pair.source in recreated else "")
+        problem = RECREATED if pair.problem is None and pair.source in recreated else pair.problem
+        # What was copied of a partition is known also after its topic was deleted on the origin.
+        if problem is None and extent is not None:
+            problem = destination.missing
         return TranslationFacts(
             origin=origin.alias,
             destination=destination.alias,
             partition=destination.partition,
-            # What was copied of a partition is known also after its topic was deleted on the origin.
-            problem=problem or (destination.missing if extent else ""),
+            problem=problem,
             origin_log=origin.log,
             destination_log=destination.log,
             extent=extent.reversed() if extent and reverse else extent,

@@ -187,7 +187,7 @@ class CheckpointPasses:
                     target=self._mover.offsets.get(name),
                     writable=self._mover.writable.get(name, Writable.YES),
                     is_synchronised=self._settings.sync_s is not None,
-                    problem=self._warnings.of(("group", name, "target")) or "",
+                    problem=self._warnings.of(("group", name, "target")),
                     has_members_on_source=has_members(self._source_groups.get(name)),
                     has_members_on_target=has_members(self._mover.groups.get(name)),
                 )
@@ -263,7 +263,7 @@ class CheckpointPasses:
         self._not_consumer_groups = tuple(
             f"Group {group.name} of {alias} is not synchronised: {group.why_not}."
             for group in selected
-            if not group.is_consumer_group and group.why_not
+            if not group.is_consumer_group and group.why_not is not None
         )
         gone = self._translated.keys() - set(self._groups)
         for name in gone:

@@ -96,7 +96,9 @@ class PausedSource:
         partitions = sorted(
             TopicPartition(topic, number)
             for topic, metadata in source.metadata.topics.items()
-            if not metadata.error and self._selection.selects(topic) and not self._selection.obstacle(topic)
+            if not metadata.error
+            and self._selection.selects(topic)
+            and self._selection.obstacle(topic) is None
             for number in metadata.partitions
         )
         committed = settings.read_committed

@@ -79,11 +79,11 @@ class ShareGroups:
         name: str,
         *,
         is_synchronised: bool,
-        problem: str,
+        problem: str | None,
         on_source: Group | None,
         on_target: Group | None,
     ) -> Iterator[GroupOffset]:
-        """Yields the offsets of group *name* as of the last pass. *problem*: why it was not moved."""
+        """Yields the offsets of group *name* as of the last pass. *problem*: why it was not moved; None: the last attempt did not fail."""
         if name in self._translated:
             facts = ShareGroupFacts(
                 group=name,

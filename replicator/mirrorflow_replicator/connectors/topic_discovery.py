@@ -134,9 +134,9 @@ class TopicDiscovery:
         return tuple(self._arrangement.uncopied.values()) if self._arrangement is not None else ()
 
     @property
-    def nothing_selected(self) -> str:
-        """A message if no topic other than heartbeats is selected; "" otherwise."""
-        return self._arrangement.nothing_selected if self._arrangement is not None else ""
+    def nothing_selected(self) -> str | None:
+        """A message if no topic other than heartbeats is selected; None otherwise."""
+        return self._arrangement.nothing_selected if self._arrangement is not None else None
 
     @property
     def warnings(self) -> tuple[str, ...]:

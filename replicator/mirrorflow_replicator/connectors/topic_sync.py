@@ -74,7 +74,7 @@ class Arrangement:
     # source topic that lacks its copy, or partitions of it -> why, as a message
     uncopied: Mapping[str, str]
     incomplete: bool  # some of those may exist later
-    nothing_selected: str = ""  # a message if no topic but heartbeats is selected
+    nothing_selected: str | None = None  # a message if no topic but heartbeats is selected; None: some are
 
 
 class TopicSync:
@@ -177,7 +177,7 @@ class TopicSync:
             partitions=partitions,
             names=names,
             sizes={topic: source[topic] for topic in names},
-            warnings=(*warnings, *refused_settings, *([own_alias] if own_alias else [])),
+            warnings=(*warnings, *refused_settings, *([] if own_alias is None else [own_alias])),
             uncopied=lacking | clashes | obstacles,
             incomplete=bool(lacking),
             nothing_selected=self._selection.nothing_selected(_sizes(self._source)),
@@ -189,7 +189,7 @@ class TopicSync:
         obstacles = {
             topic: f"Topic {topic} is not copied: {why}."
             for topic in sizes
-            if (why := self._selection.obstacle(topic))
+            if (why := self._selection.obstacle(topic)) is not None
         }
         return {topic: n for topic, n in sizes.items() if topic not in obstacles}, obstacles
 

@@ -173,7 +173,7 @@ def totals(report: ConnectorReport, view: WorkerView) -> Totals:
     if report.uncopied:
         total.reasons[NOT_COPIED] += len(report.uncopied)
         total.examples[NOT_COPIED] = report.uncopied[0]
-    if report.nothing_selected:
+    if report.nothing_selected is not None:
         total.reasons[NOTHING_MATCHES] += 1
         total.examples[NOTHING_MATCHES] = report.nothing_selected
     return total
@@ -290,7 +290,7 @@ def _summary(
         and total.partitions > 0
         and total.behind_start == 0
         and not report.uncopied
-        and not report.nothing_selected,
+        and report.nothing_selected is None,
         "lagRecords": total.lag_records,
         "lagSeconds": None if total.lag_s < 0 else round(total.lag_s, 3),
         "recordsPerSecond": round(total.rate.records, 1),
@@ -425,7 +425,9 @@ def partitions(query: dict[str, str], view: WorkerView) -> Response:
         "total": len(rows),
         "uncopiedTotal": sum(len(report.uncopied) for report in chosen),
         "uncopied": [text for report in chosen for text in report.uncopied][:UNCOPIED_MAX],
-        "nothingSelected": " ".join(report.nothing_selected for report in chosen if report.nothing_selected),
+        "nothingSelected": " ".join(
+            report.nothing_selected for report in chosen if report.nothing_selected is not None
+        ),
         "connectors": [_connector(report, view) for report in chosen],
     }
     if "unless" in query:
@@ -574,7 +576,7 @@ def group_offset_json(offset: GroupOffset, *, now_ms: int) -> dict[str, object]:
         "checkpointAgeSeconds": None if written is None else round(max(0, now_ms - written) / 1000, 3),
         "groupOffset": offset.group_offset,
         "written": offset.written,
-        "why": offset.why,
+        "why": offset.why or "",
         "readAgainAtLeast": least,
         "readAgainAtMost": most,
         "hasMembersOnSource": offset.has_members_on_source,

@@ -105,7 +105,7 @@ def local_view(view: WorkerView) -> WorkerView:
             groups=None,
             reason="",
             uncopied=(),
-            nothing_selected="",
+            nothing_selected=None,
         )
         for report in view.connectors
         if report.name not in mine

@@ -141,7 +141,7 @@ async def read_source(
         present = [
             name for name, topic in cluster.metadata.topics.items() if not topic.error and topic.partitions
         ]
-        if nothing_selected := selection.nothing_selected(present):
+        if (nothing_selected := selection.nothing_selected(present)) is not None:
             raise NothingSelectedError(nothing_selected)
         topics = {
             name: topic

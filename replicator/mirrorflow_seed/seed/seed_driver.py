@@ -309,7 +309,7 @@ class SeedJob:
         Raises NothingSelectedError.
         """
         arrangement = await self._retry_transient(flow.arrange)
-        if arrangement.nothing_selected:
+        if arrangement.nothing_selected is not None:
             raise NothingSelectedError(arrangement.nothing_selected)
         for _ in range(ARRANGE_TRIES_MAX):
             if not arrangement.incomplete or self._is_stopped:

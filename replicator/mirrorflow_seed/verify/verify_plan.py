@@ -108,7 +108,7 @@ def compared_topics(topics: Collection[str], settings: SourceSettings, notes: li
     for name in topics:
         if not selection.selects(name):
             continue
-        if naming.route(name).dropped_by or selection.obstacle(name):
+        if naming.route(name).dropped_by is not None or selection.obstacle(name) is not None:
             notes.append(f"{name} is not compared: transforms exclude it from the flow.")
         elif policy.is_heartbeats_topic(name):
             notes.append(f"{name} is not compared: it holds heartbeats.")
@@ -130,7 +130,7 @@ async def _source_partitions(
     """Returns the target topic of each compared topic, and their partitions. Raises NothingSelectedError, ClusterError."""
     topics = await admin.list_topics(source)
     present = [name for name, topic in sorted(topics.items()) if not topic.error]
-    if nothing_selected := make_selection(settings).nothing_selected(present):
+    if (nothing_selected := make_selection(settings).nothing_selected(present)) is not None:
         raise NothingSelectedError(nothing_selected)
     copied = compared_topics(present, settings, notes)
     return copied, [TopicPartition(name, number) for name in copied for number in topics[name].partitions]

@@ -8,7 +8,7 @@ def group_offset(**changes) -> GroupOffset:
     values = {
         "group": "g", "topic": "orders", "partition": 0, "target_topic": "A.orders", "source_offset": 100,
         "target_offset": 90, "at_most": 90, "checkpoint_offset": 90, "checkpoint_written_ms": None, "group_offset": 90,
-        "written": True, "why": "",
+        "written": True, "why": None,
     }  # fmt: skip
     return GroupOffset(**(values | changes))  # type: ignore[arg-type]
 

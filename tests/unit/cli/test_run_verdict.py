@@ -19,8 +19,8 @@ NOTHING = "No topic of east is selected. Of 3 topics 3 are not, as `topics` does
 def progress(
     *rows: dict[str, Any],
     uncopied: tuple[str, ...] = (),
-    nothing: str = "",
-    reason: str = "",
+    nothing: str | None = None,
+    reason: str | None = None,
 ) -> Progress:
     lagging_partitions = sum(not row["reachedStartEnd"] for row in rows)
     summary = {
@@ -34,7 +34,7 @@ def progress(
         uncopied=uncopied,
         uncopied_total=len(uncopied),
         nothing_selected=nothing,
-        problem=f"{reason}: it is so." if reason else "",
+        problem=None if reason is None else f"{reason}: it is so.",
         reason=reason,
     )
 
@@ -116,4 +116,10 @@ def test_the_blocker_of_a_run_is_the_kind_of_problem() -> None:
         progress(uncopied=("one",)),
     )
 
-    assert [blocker(report) for report in reports] == ["", "", "Unreachable", "nothing selected", "uncopied"]
+    assert [blocker(report) for report in reports] == [
+        None,
+        None,
+        "Unreachable",
+        "nothing selected",
+        "uncopied",
+    ]

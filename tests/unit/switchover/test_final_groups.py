@@ -37,7 +37,7 @@ EXACT_ROW = GroupOffset(
     checkpoint_written_ms=1,
     group_offset=90,
     written=True,
-    why="",
+    why=None,
     has_members_on_source=False,
 )
 BOUND_ROW = replace(EXACT_ROW, partition=1, at_most=97)

@@ -36,7 +36,7 @@ def copied(*runs: tuple[int, int, int]) -> OffsetMap:
     return growing.kept(OffsetPair(last[0] + last[2] - 1, ordinal - 1, last[1] + last[2] - 1))
 
 
-def translate(offset, translator, *, reverse=False, origin=LOG, destination=LOG, problem=""):
+def translate(offset, translator, *, reverse=False, origin=LOG, destination=LOG, problem=None):
     extent = translator.extent(ORDERS)
     given_partition, other = (COPY, ORDERS) if reverse else (ORDERS, COPY)
     facts = TranslationFacts(

@@ -94,7 +94,7 @@ def test_a_list_above_the_limit_is_refused():
 TRANSLATIONS = (
     ApplicationTranslation(topic="A.orders", partition=0, offset=40, is_exact=True, reread_max_records=0),
     ApplicationTranslation(topic="A.orders", partition=1, offset=7, reread_max_records=3, why="a, reason"),
-    ApplicationTranslation(topic="", partition=2, offset=None, why="nothing"),
+    ApplicationTranslation(topic=None, partition=2, offset=None, why="nothing"),
 )
 
 

@@ -110,24 +110,24 @@ def test_start_offsets_are_set_only_for_idle_share_groups(group: Group | None, e
 @pytest.mark.parametrize(
     ("own", "writable", "is_synchronised", "problem", "offset", "written", "why"),
     [
-        (40, Writable.YES, True, "", 40, True, ""),
-        (44, Writable.YES, True, "", 40, True, "the target's group is ahead, at 44, and never goes back"),
-        (39, Writable.YES, True, "", 40, False, DUE),
-        (None, Writable.ACTIVE, True, "", 40, False, HAS_MEMBERS),
-        (None, Writable.OTHER_KIND, True, "", 40, False, OTHER_KIND),
-        (None, Writable.YES, False, "", 40, False, NOT_ASKED),
+        (40, Writable.YES, True, None, 40, True, None),
+        (44, Writable.YES, True, None, 40, True, "the target's group is ahead, at 44, and never goes back"),
+        (39, Writable.YES, True, None, 40, False, DUE),
+        (None, Writable.ACTIVE, True, None, 40, False, HAS_MEMBERS),
+        (None, Writable.OTHER_KIND, True, None, 40, False, OTHER_KIND),
+        (None, Writable.YES, False, None, 40, False, NOT_ASKED),
         (None, Writable.YES, True, "not authorized", 40, False, "not authorized"),
-        (None, Writable.YES, True, "", None, False, NOT_KNOWN),
+        (None, Writable.YES, True, None, None, False, NOT_KNOWN),
     ],
 )
 def test_a_line_has_the_reason_why_a_share_group_is_not_on_the_target(
     own: int | None,
     writable: Writable,
     is_synchronised: bool,  # noqa: FBT001
-    problem: str,
+    problem: str | None,
     offset: int | None,
     written: bool,  # noqa: FBT001
-    why: str,
+    why: str | None,
 ):
     (line,) = share_group_offsets(
         ShareGroupFacts(

@@ -58,16 +58,16 @@ def test_cycles_are_not_copied(policy: ReplicationPolicy, topic: str, expected: 
         ("orders*", "orders.*"),
         ("orders-*", "orders-.*"),
         ("a*b.c*", "a.*b.c.*"),
-        ("orders.*", ""),
-        (r"orders\.*", ""),
-        ("(ab)*", ""),
-        ("[ab]*c", ""),
-        ("orders", ""),
-        ("*orders", ""),
-        (".*", ""),
+        ("orders.*", None),
+        (r"orders\.*", None),
+        ("(ab)*", None),
+        ("[ab]*c", None),
+        ("orders", None),
+        ("*orders", None),
+        (".*", None),
     ],
 )
-def test_a_glob_pattern_is_recognised(pattern: str, expected: str):
+def test_a_glob_pattern_is_recognised(pattern: str, expected: str | None):
     """A pattern is a glob if its * follows a character of a name. All others are regular expressions."""
     assert expected == meant_by_glob(pattern)
 
@@ -75,6 +75,7 @@ def test_a_glob_pattern_is_recognised(pattern: str, expected: str):
 def test_a_glob_pattern_that_selects_nothing_gets_a_hint():
     message = selection("order-*").nothing_selected(["order-eu", "orders"])
 
+    assert message is not None
     assert message.endswith("`topics` has order-*: is order-.* meant?")
 
 
@@ -223,23 +224,25 @@ def test_a_selection_without_topics_is_explained(
 ):
     message = selection(include, exclude).nothing_selected(topics)
 
+    assert message is not None
     assert message.startswith("No topic of source is selected")
     assert expected in message
 
 
 @pytest.mark.parametrize("topics", [["orders"], ["orders", "heartbeats", "events"]])
 def test_a_selection_with_one_topic_is_not_reported_as_empty(topics: list[str]):
-    assert not selection("orders").nothing_selected(topics)
+    assert selection("orders").nothing_selected(topics) is None
 
 
 def test_a_topic_named_like_heartbeats_counts_if_it_is_selected_by_name():
-    assert not selection("orders.heartbeats").nothing_selected(["orders.heartbeats", "heartbeats"])
+    assert selection("orders.heartbeats").nothing_selected(["orders.heartbeats", "heartbeats"]) is None
     assert selection("orders").nothing_selected(["orders.heartbeats", "heartbeats"])
 
 
 def test_the_message_is_short_with_many_topics():
     message = selection("oders").nothing_selected([f"orders-{number}" for number in range(5_000)])
 
+    assert message is not None
     assert len(message) < 300
 
 
@@ -286,13 +289,9 @@ def test_topics_that_begin_with_the_source_alias_are_reported():
     """MM2 up to 4.3 copies them. Internal topics, heartbeats and filtered topics are not reported."""
     topics = ["source.orders", "source.payments", "users", "source.heartbeats", "source.checkpoints.internal"]
 
-    assert (
-        selection()
-        .of_own_alias(topics)
-        .startswith(
-            "Topics whose names begin with the source's own alias are taken for copies that came back, and not copied: "
-            "source.orders and 1 more. MM2 up to Kafka 4.3 copies them as source.source.orders;"
-        )
+    assert str(selection().of_own_alias(topics)).startswith(
+        "Topics whose names begin with the source's own alias are taken for copies that came back, and not copied: "
+        "source.orders and 1 more. MM2 up to Kafka 4.3 copies them as source.source.orders;"
     )
-    assert selection("users").of_own_alias(topics) == ""
-    assert selection(policy=IDENTITY).of_own_alias(topics) == ""
+    assert selection("users").of_own_alias(topics) is None
+    assert selection(policy=IDENTITY).of_own_alias(topics) is None
