@@ -355,7 +355,7 @@ class PartitionCopier:
         assert mode is not None
         is_known = append_time_ms == -1 or self.target_topic in session.log_append_time_topics
         is_usual = (
-            stream.expected_target in (base_offset, -1)
+            stream.expected_target in (base_offset, None)
             and not stream.has_refusals
             and (is_known or not mode.is_plain)
         )

@@ -38,7 +38,7 @@ class Span(NamedTuple):
     max_timestamp: int
     size_bytes: int
     offsets: Sequence[int] | None = None  # of each record, if they have gaps
-    source_epoch: int = -1  # leader epoch of the records; -1: unknown
+    source_epoch: int = -1  # leader epoch of the records; -1 as in Kafka: unknown
     skipped_epochs: SourceEpochs = ()  # other epochs, of the offsets skipped after them
 
     @property
@@ -86,8 +86,8 @@ class Stream:
         )  # of all that is delivered
         self.delivered = delivered
         self.next_ordinal = delivered.ordinal + 1
-        # The target offset that the next acknowledgement must have; -1: any.
-        self.expected_target = -1
+        # The target offset that the next acknowledgement must have; None: any.
+        self.expected_target: int | None = None
         self.has_fallen_back = False  # an acknowledgement had a lower offset than expected: records are lost
         self.in_flight: deque[Span] = deque()
         self._next_offset = delivered.source_offset + 1
@@ -133,8 +133,8 @@ class Stream:
         span = self.in_flight.popleft()
         first, count, _, next_offset, _, _, _, epoch, skipped = span
         expected = self.expected_target
-        continues = expected in (base_offset, -1)
-        if not continues:
+        continues = expected is None or expected == base_offset
+        if expected is not None and not continues:
             self.has_fallen_back |= base_offset < expected
         end = base_offset + count
         is_delivered = (expected == base_offset or not self.has_refusals) and not self.is_suspect
@@ -149,7 +149,7 @@ class Stream:
 
     def pass_markers(self, count: int) -> None:
         """Records that *count* markers of ours took the next target offsets."""
-        if self.expected_target >= 0:
+        if self.expected_target is not None:
             self.expected_target += count
 
     def refuse(self, *, is_absent: bool = False) -> Span:
@@ -160,7 +160,7 @@ class Stream:
         """
         span = self.in_flight.popleft()
         self.has_refusals = True
-        if self.expected_target >= 0 and not is_absent:
+        if self.expected_target is not None and not is_absent:
             self.expected_target += span.count
         return span
 
@@ -177,4 +177,4 @@ class Stream:
         self.has_refusals = self.is_suspect = False
         self.next_ordinal = last.ordinal + 1
         self._next_offset = last.source_offset + 1
-        self.expected_target = last.target_offset + 1 if last.target_offset >= 0 else -1
+        self.expected_target = last.target_offset + 1 if last.target_offset >= 0 else None

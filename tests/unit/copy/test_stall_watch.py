@@ -126,7 +126,7 @@ class Task:
     def copy(self, copier):
         """Sends the next batch and acknowledges it."""
         assert send(copier, TIMESTAMP_MS) is not None
-        self.apply(copier, copier.acknowledged(max(0, copier.stream.expected_target), -1, TIMESTAMP_MS))
+        self.apply(copier, copier.acknowledged(copier.stream.expected_target or 0, -1, TIMESTAMP_MS))
 
     def wait(self, seconds=STALLED_AFTER_S + 2 * CHECK_S, *, each=lambda: None):
         """Checks every second for *seconds*; calls *each* before every check."""
@@ -195,7 +195,7 @@ def test_a_stall_ends_with_the_first_acknowledged_batch(task):
     task.wait(1)
 
     report = partition_report(copier)
-    assert (report.reason, report.message, report.is_stalled) == ("", "", False)
+    assert (report.reason, report.message, report.is_stalled) == (None, None, False)
     assert task.changes == [copier, copier]
 
 
@@ -262,7 +262,7 @@ def test_a_rate_limit_on_a_different_broker_does_not_hide_an_unresponsive_source
     assert partition_report(copier).reason == "SourceNotAnswering"
 
 
-@pytest.mark.parametrize(("responses", "reason"), [(0, ""), (1, "SourceNotAnswering")])
+@pytest.mark.parametrize(("responses", "reason"), [(0, None), (1, "SourceNotAnswering")])
 def test_a_rate_limit_hides_an_unresponsive_source_until_all_other_partitions_were_served(
     task, responses, reason
 ):
@@ -562,7 +562,7 @@ def test_records_of_an_open_transaction_are_no_lag_before_it_is_a_stall(task, mo
     task.wait(DESCRIBED_AFTER_S - 1, each=lambda: leaders.describe(task))
 
     report = partition_report(copier)
-    assert (report.reason, report.source_end_offset) == ("", STABLE)
+    assert (report.reason, report.source_end_offset) == (None, STABLE)
     assert leaders.requests == []
 
 
@@ -587,7 +587,7 @@ def test_the_stall_ends_with_the_transaction(task, monkeypatch):
     task.wait(2)
 
     report = partition_report(copier)
-    assert (report.reason, report.source_end_offset, len(task.watch)) == ("", STABLE + 10, 0)
+    assert (report.reason, report.source_end_offset, len(task.watch)) == (None, STABLE + 10, 0)
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ class Rig:
         for copier in self.copiers:
             while not copier.is_drained:
                 assert copier.stream is not None
-                base_offset = max(40, copier.stream.expected_target)
+                base_offset = max(40, copier.stream.expected_target or 0)
                 copier.acknowledged(base_offset, -1, self.now.wall_ms)
 
     def perform(self, steps: Steps | None) -> None:
