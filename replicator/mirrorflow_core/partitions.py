@@ -34,7 +34,7 @@ class Position:
     epochs: SourceEpochs = ()  # of all that is copied
     source_topic_id: str = ""
     target_topic_id: str = ""
-    written_ms: int = UNKNOWN  # wall clock
+    written_ms: int | None = None  # wall clock; None: unknown
 
 
 class TopicPartition(NamedTuple):

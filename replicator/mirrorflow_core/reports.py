@@ -76,16 +76,18 @@ def worst_side(sides: Iterable[SideReport]) -> SideReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReport:
-    """The report on one partition. Offsets are of the next record; -1: unknown. Counts start with the task."""
+    """The report on one partition. Offsets are of the next record. Counts start with the task. None: unknown, or no such thing."""
 
     topic: str  # on the source
     target_topic: str
     partition: int
     phase: PartitionPhase
-    source_offset: int = -1  # after the last delivered record, inside transactions the last committed one
+    source_offset: int | None = (
+        None  # after the last delivered record, inside transactions the last committed one
+    )
     # Last known high watermark. With read_committed the last stable offset, unless an open transaction stalls it.
-    source_end_offset: int = -1
-    target_offset: int = -1  # end of the target as last acknowledged
+    source_end_offset: int | None = None
+    target_offset: int | None = None  # end of the target as last acknowledged
     records: int = 0
     bytes: int = 0
     value_bytes: int = 0  # MM2's byte-count; equals `bytes` where values were not decoded
@@ -97,23 +99,23 @@ class PartitionReport:
     # Number of certain or possible losses, on either cluster, where the loss policy continued.
     losses: int = 0
     refused_writes: int = 0  # responses after which the target was queried again
-    record_timestamp_ms: int = -1  # of the newest delivered record
-    record_age_ms: float = -1  # at fetch, last sample (MM2 record-age-ms)
-    latency_ms: float = -1  # at acknowledgement, last sample (MM2 replication-latency-ms)
+    record_timestamp_ms: int | None = None  # of the newest delivered record
+    record_age_ms: float | None = None  # at fetch, last sample (MM2 record-age-ms)
+    latency_ms: float | None = None  # at acknowledgement, last sample (MM2 replication-latency-ms)
     reached_start_end: bool = False  # delivered up to the end offset seen when the task began
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
-    guarantee_reason: str = ""
-    reason: str = ""  # PascalCase, of the error that stops or delays it, or of its stall
-    message: str = ""
-    stalled_since_ms: int = -1  # monotonic clock; -1: not stalled
-    source_leader_epoch: int = -1
-    target_leader_epoch: int = -1
-    write_mode: str = ""  # of WriteMode; "" until it is known
+    guarantee_reason: str | None = None
+    reason: str | None = None  # PascalCase, of the error that stops or delays it, or of its stall
+    message: str | None = None  # of the same
+    stalled_since_ms: int | None = None  # monotonic clock; None: not stalled
+    source_leader_epoch: int | None = None
+    target_leader_epoch: int | None = None
+    write_mode: str | None = None  # of WriteMode
 
     @property
     def is_stalled(self) -> bool:
         """Whether it makes no progress although it has something to copy."""
-        return self.stalled_since_ms >= 0
+        return self.stalled_since_ms is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,19 +124,19 @@ class TaskReport:
 
     task: int
     state: str  # as in Connect: RUNNING, FAILED, PAUSED, UNASSIGNED
-    trace: str = ""  # message of the error that failed it
-    reason: str = ""  # PascalCase, of the same error
+    trace: str | None = None  # message of the error that failed it; None: it has not failed
+    reason: str | None = None  # PascalCase, of the same error
     partitions: tuple[PartitionReport, ...] = ()
     errors: Mapping[str, int] = field(default_factory=dict)  # number by reason since the task began
     throttle_ms: int = 0  # time waited for broker throttling, since the task began
     is_rate_limited: bool = False  # its rate limit holds a reader back at present
     refused_settings: tuple[str, ...] = ()
     offset_syncs: int = 0  # written since the task began
-    active_records: int = -1  # sent and not yet acknowledged; -1: unknown, as below
-    buffer_free_bytes: int = -1  # free part of the buffer for fetched data
-    commit_ms: float = -1  # mean duration of the newest offset commits
+    active_records: int | None = None  # sent and not yet acknowledged; None: unknown, as below
+    buffer_free_bytes: int | None = None  # free part of the buffer for fetched data
+    commit_ms: float | None = None  # mean duration of the newest offset commits
     is_here: bool = True  # on this node of a group
-    worker_id: str = ""  # of the node that runs it; "": the connector's
+    worker_id: str | None = None  # of the node that runs it; None: the connector's
     warnings: tuple[str, ...] = ()  # side duties that are not done, and why
     source: SideReport = UNKNOWN_SIDE
     target: SideReport = UNKNOWN_SIDE
@@ -176,7 +178,9 @@ class GroupsReport:
     moved: int = 0  # offsets committed for target groups
     passed_s: float | None = None  # monotonic clock at the end of the last successful pass over all groups
     interval_s: float | None = None  # between passes
-    followed_by: str = ""  # how groups are followed between passes: commit-log, polls; "" not at all
+    followed_by: str | None = (
+        None  # how groups are followed between passes: commit-log, polls; None: not at all
+    )
     followed_s: float | None = None  # monotonic clock when the groups were last followed
     translations: Mapping[str, int] = field(
         default_factory=dict
@@ -217,10 +221,10 @@ class ConnectorReport:
     target_alias: str
     properties: Mapping[str, str]  # unresolved
     state: str
-    trace: str = ""
-    reason: str = ""  # PascalCase, of the error in `trace`
-    worker_id: str = ""
-    version: str = ""  # of this program, as Connect reports a plug-in's
+    trace: str | None = None  # message of the error that keeps it from running; None: there is none
+    reason: str | None = None  # PascalCase, of the error in `trace`
+    worker_id: str | None = None  # None: this worker's
+    version: str | None = None  # of this program, as Connect reports a plug-in's
     started_at_s: float = 0.0  # monotonic clock
     tasks: tuple[TaskReport, ...] = ()  # with all `partitions`, sorted by topic and partition
     task_properties: tuple[Mapping[str, str], ...] = ()

@@ -52,7 +52,7 @@ def _with_own_fields(bare: Position, fields: dict[str, Any]) -> Position:
         epochs=decode_epochs(text_field(fields, EPOCH_STARTS)),
         source_topic_id=text_field(fields, SOURCE_TOPIC_ID),
         target_topic_id=text_field(fields, TARGET_TOPIC_ID),
-        written_ms=integer_field(fields, WRITTEN_MS) if WRITTEN_MS in fields else UNKNOWN,
+        written_ms=integer_field(fields, WRITTEN_MS) if WRITTEN_MS in fields else None,
     )
 
 
@@ -113,11 +113,11 @@ class Malformed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A readable record. *warning* is set where our own fields were invalid and only Java's was used."""
+    """A readable record. *warning* says that our own fields were invalid and only Java's was used; None: they were valid."""
 
     key: PositionKey
     position: Position
-    warning: str = ""
+    warning: str | None = None
 
 
 PositionRecord: TypeAlias = Stored | Reset | Malformed
@@ -167,7 +167,7 @@ def encode_value(position: Position) -> bytes:
         fields |= {
             SOURCE_OFFSET: position.source_offset,
             SOURCE_EPOCHS: str(position.source_epoch),
-            WRITTEN_MS: position.written_ms,
+            WRITTEN_MS: UNKNOWN if position.written_ms is None else position.written_ms,
         }
     if position.epochs:
         fields[EPOCH_STARTS] = encode_epochs(position.epochs)

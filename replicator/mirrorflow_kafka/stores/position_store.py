@@ -100,7 +100,7 @@ class PositionStore(ABC):
         if isinstance(decoded, Reset):
             self.positions.pop(partition, None)
             return partition
-        if decoded.warning:
+        if decoded.warning is not None:
             self._warnings.append(decoded.warning)
         self.positions[partition] = decoded.position
         return partition

@@ -59,7 +59,7 @@ class CheckpointConnector:
         self._retry = RetryState(connector.name, pause_max_s=RETRY_MAX_S)
         self._errors: Counter[str] = Counter()
         self._warned: frozenset[str] = frozenset()
-        self._followed_by = ""  # as last logged
+        self._followed_by: str | None = None  # as last logged
         self.target_cluster_id: str | None = None
         self.has_reported_all = False  # whether a whole pass has succeeded
 

@@ -130,9 +130,9 @@ class CheckpointPasses:
         )
 
     @property
-    def followed_by(self) -> str:
-        """How groups are followed between passes, for the log; "" if they are not."""
-        return "" if self._steps is None else self._steps.description
+    def followed_by(self) -> str | None:
+        """How groups are followed between passes, for the log; None if they are not."""
+        return None if self._steps is None else self._steps.description
 
     @property
     def lists_new_groups(self) -> bool:
@@ -157,7 +157,7 @@ class CheckpointPasses:
             active=self._mover.active,
             checkpoints=self._checkpoints.written,
             moved=self._mover.moved + self._share_groups.moved,
-            followed_by="" if self._steps is None else self._steps.followed_by,
+            followed_by=None if self._steps is None else self._steps.followed_by,
             followed_s=None if self._steps is None else self._steps.ended_s,
             translations=self._translations,
             offsets=self.explain,
@@ -173,8 +173,7 @@ class CheckpointPasses:
                 name,
                 is_synchronised=self._settings.sync_s is not None,
                 problem=self._warnings.of(("group", name, "target"))
-                or self._warnings.of(("group", name, ON_TARGET))
-                or "",
+                or self._warnings.of(("group", name, ON_TARGET)),
                 on_source=self._source_groups.get(name),
                 on_target=self._mover.groups.get(name),
             )

@@ -150,7 +150,7 @@ class PausedSource:
             source_end_offset=end,
             # The records not copied came after that, unless the copier was behind already: the best estimate
             # without reading them.
-            record_timestamp_ms=-1 if position is None else position.written_ms,
+            record_timestamp_ms=None if position is None else position.written_ms,
         )
 
     def _task(self) -> TaskReport:
@@ -207,8 +207,8 @@ class IdleConnector:
             target_alias=target,
             properties=properties,
             state=self._state,
-            trace="" if error is None else str(error),
-            reason="" if error is None else error.reason,
+            trace=None if error is None else str(error),
+            reason=None if error is None else error.reason,
             started_at_s=self._started_at_s,
             tasks=tuple(TaskReport(task=number, state=self._state) for number in range(len(self._tasks))),
             task_properties=self._tasks,

@@ -187,7 +187,7 @@ class SourceParts:
     def report(self, *, state: str, tasks: Sequence[TaskSupervisor]) -> ConnectorReport:
         """Reports the connector in *state*, with these *tasks* of it."""
         reports = tuple(
-            replace(report, trace=report.trace or _trace_of(report.partitions))
+            replace(report, trace=_trace_of(report.partitions) if report.trace is None else report.trace)
             for report in (task.report(self._target_topic) for task in tasks)
         )
         source, target = self.discovery.sides
@@ -301,9 +301,13 @@ class SourceConnector:
         return parts.report(state=parts.discovery.state, tasks=tasks)
 
 
-def _trace_of(parts: Sequence[PartitionReport]) -> str:
-    """Returns the first messages of stopped and stalled partitions. A Connect client sees them nowhere else."""
-    messages = [part.message for part in parts if part.phase is PartitionPhase.STOPPED or part.is_stalled]
+def _trace_of(parts: Sequence[PartitionReport]) -> str | None:
+    """Returns the first messages of stopped and stalled partitions; None without any. A Connect client sees them nowhere else."""
+    messages = [
+        part.message
+        for part in parts
+        if part.message is not None and (part.phase is PartitionPhase.STOPPED or part.is_stalled)
+    ]
     if (more := len(messages) - TRACE_MESSAGES_MAX) > 0:
         messages[TRACE_MESSAGES_MAX:] = [f"{more} further partitions are stopped or stalled."]
-    return " ".join(messages)
+    return " ".join(messages) or None

@@ -69,7 +69,7 @@ class TaskReports:
 
     def note_restart(self) -> None:
         """Notes that the process is restarted on request."""
-        self.newest = replace(self.newest, state="RESTARTING", trace="")
+        self.newest = replace(self.newest, state="RESTARTING", trace=None)
 
     def note_failure(self, code: int) -> None:
         """Notes that the process has ended by itself."""

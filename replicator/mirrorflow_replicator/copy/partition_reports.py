@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from mirrorflow_core.copying.partition import CopierState, PartitionCopier
-from mirrorflow_core.reports import Guarantee, PartitionPhase, PartitionReport
+from mirrorflow_core.reports import Guarantee, PartitionPhase, PartitionReport, known_number
 from mirrorflow_core.stall_detection import StallReason
 from mirrorflow_core.writer.position import WriteMode
 
@@ -37,9 +37,9 @@ def partition_report(copier: PartitionCopier, now_ms: int) -> PartitionReport:
         target_topic=copier.target_topic,
         partition=copier.partition,
         phase=PartitionPhase.STOPPED if copier.health.is_halted else phase,
-        source_offset=next_offset,
-        source_end_offset=_source_end(copier),
-        target_offset=-1 if stream is None else stream.delivered.target_offset + 1,
+        source_offset=known_number(next_offset),
+        source_end_offset=known_number(_source_end(copier)),
+        target_offset=None if stream is None else stream.delivered.target_offset + 1,
         records=counts.records,
         bytes=counts.bytes,
         value_bytes=counts.bytes,
@@ -50,17 +50,17 @@ def partition_report(copier: PartitionCopier, now_ms: int) -> PartitionReport:
         lost_records=counts.lost_records,
         losses=counts.losses,
         refused_writes=counts.refused_writes,
-        record_timestamp_ms=counts.record_timestamp_ms,
-        record_age_ms=counts.age_ms,
-        latency_ms=counts.latency_ms,
+        record_timestamp_ms=known_number(counts.record_timestamp_ms),
+        record_age_ms=counts.age_ms if counts.age_ms >= 0 else None,
+        latency_ms=counts.latency_ms if counts.latency_ms >= 0 else None,
         reached_start_end=0 <= copier.start_end <= next_offset,
         guarantee=guarantee_of(copier),
-        guarantee_reason=copier.session.unfenced_reason or "",
+        guarantee_reason=copier.session.unfenced_reason,
         reason=reason,
         message=message,
-        stalled_since_ms=-1 if copier.health.stalled is None else copier.health.stalled.since_ms,
-        source_leader_epoch=copier.cursor.leader_epoch,
-        target_leader_epoch=copier.target_epoch,
+        stalled_since_ms=None if copier.health.stalled is None else copier.health.stalled.since_ms,
+        source_leader_epoch=known_number(copier.cursor.leader_epoch),
+        target_leader_epoch=known_number(copier.target_epoch),
         write_mode=_write_mode(copier),
     )
 
@@ -77,9 +77,9 @@ def guarantee_of(copier: PartitionCopier) -> Guarantee:
     return Guarantee.EXACTLY_ONCE if copier.session.is_fenced else Guarantee.AT_LEAST_ONCE
 
 
-def _write_mode(copier: PartitionCopier) -> str:
+def _write_mode(copier: PartitionCopier) -> str | None:
     if copier.mode is None:
-        return ""
+        return None
     return str((WriteMode.PLAIN if copier.mode.is_plain else WriteMode.TRANSACTION).value)
 
 
@@ -93,7 +93,7 @@ def _source_end(copier: PartitionCopier) -> int:
     return cursor.high_watermark if is_held_back and cursor.is_held_back else cursor.end_offset
 
 
-def _reason_and_message(copier: PartitionCopier, now_ms: int) -> tuple[str, str]:
+def _reason_and_message(copier: PartitionCopier, now_ms: int) -> tuple[str | None, str | None]:
     """Returns reason and message of what delays *copier*.
 
     That is what stopped it, else its stall, a transient error, or a recent loss.
@@ -104,4 +104,4 @@ def _reason_and_message(copier: PartitionCopier, now_ms: int) -> tuple[str, str]
         return stall.reason, stall.sentence
     if error is None and now_ms - copier.counts.alerted_ms < ALERT_SHOWN_MS:
         error = copier.counts.alert
-    return ("", "") if error is None else (error.reason, str(error))
+    return (None, None) if error is None else (error.reason, str(error))

@@ -171,10 +171,10 @@ class PositionFlusher:
         self._dirty.pop(copier, None)
 
     @property
-    def mean_ms(self) -> float:
-        """The average duration of the newest writes, in ms; -1 before the first."""
+    def mean_ms(self) -> float | None:
+        """The average duration of the newest writes, in ms; None before the first."""
         took_ms = self._committer.took_ms
-        return sum(took_ms) / len(took_ms) if took_ms else -1.0
+        return sum(took_ms) / len(took_ms) if took_ms else None
 
     async def run(self) -> None:
         """Has changed positions stored until cancelled."""

@@ -539,7 +539,7 @@ def statuses(
                 state=WorkerState(state) if state in _STATES else WorkerState.UNASSIGNED,
                 worker_id=worker_id,
                 generation=generation,
-                trace=trace or None if state == WorkerState.FAILED.value else None,
+                trace=trace if state == WorkerState.FAILED.value else None,
                 version=connect_version(),
             )
             by_key[status.key] = status

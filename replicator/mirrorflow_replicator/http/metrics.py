@@ -173,15 +173,15 @@ def _add(row: _Row, report: ConnectorReport, part: PartitionReport, view: Worker
     ages, latencies = samples.spreads(report.name, part.topic, part.partition, now_s)
     row.ages, row.spreads = _combined_spread(row.ages, row.spreads, ages)
     row.latencies, row.latency_spreads = _combined_spread(row.latencies, row.latency_spreads, latencies)
-    if part.record_age_ms >= 0:
+    if part.record_age_ms is not None:
         row.age_ms = max(row.age_ms or 0.0, part.record_age_ms)
-    if part.latency_ms >= 0:
+    if part.latency_ms is not None:
         row.latency_ms = max(row.latency_ms or 0.0, part.latency_ms)
     lag = lag_records(part)
-    if lag >= 0:
+    if lag is not None:
         row.lag = (row.lag or 0) + lag
         lag_s = samples.lag_s(report.name, part, now_s, view.now_s) if lag else 0.0
-        if lag_s >= 0:
+        if lag_s is not None:
             row.lag_s = max(row.lag_s or 0.0, lag_s)
 
 
@@ -274,14 +274,14 @@ def _partitions(view: WorkerView) -> Iterator[str]:
                 "topic": part.target_topic,
                 "partition": part.partition,
                 "phase": part.phase.value,
-                "reason": part.reason,
+                "reason": part.reason or "",
             },
             1,
         )
         for own, parts in reports
         for part in parts
         if view.metrics_level is MetricsLevel.PARTITION
-        and (part.phase is not PartitionPhase.COPYING or part.reason)
+        and (part.phase is not PartitionPhase.COPYING or part.reason is not None)
     ]
     yield from _gauge(
         _OURS + "partition_phase", "1 for a partition that is not copying, or has a reason.", not_copying
@@ -300,8 +300,10 @@ def _stalls(
     for own, parts in reports:
         ages_s: dict[str, list[float]] = {reason.value: [] for reason in StallReason}
         for part in parts:
-            if part.is_stalled:
-                ages_s.setdefault(part.reason, []).append(max(0.0, now_s - part.stalled_since_ms / 1000))
+            if part.stalled_since_ms is not None:
+                ages_s.setdefault(part.reason or "", []).append(
+                    max(0.0, now_s - part.stalled_since_ms / 1000)
+                )
         for reason, of_reason in sorted(ages_s.items()):
             counts.append(({**own, "reason": reason}, len(of_reason)))
             ages.append(({**own, "reason": reason}, round(max(of_reason, default=0.0), 3)))
@@ -420,7 +422,7 @@ def _groups(view: WorkerView) -> Iterator[str]:
         _OURS + "group_offsets_total", about, [(own, groups.moved) for own, groups in reports]
     )
     followed = [
-        ({**own, "followed_by": groups.followed_by}, round(view.monotonic_s - groups.followed_s, 3))
+        ({**own, "followed_by": groups.followed_by or ""}, round(view.monotonic_s - groups.followed_s, 3))
         for own, groups in reports
         if groups.followed_s is not None
     ]
@@ -471,7 +473,7 @@ def _schemas(view: WorkerView) -> Iterator[str]:
 
 def _worker(view: WorkerView) -> Iterator[str]:
     """The worker metrics of Connect that dashboards for MM2 show."""
-    info: Labels = {"version": view.version, "commit": view.commit}
+    info: Labels = {"version": view.version or "", "commit": view.commit or ""}
     yield from _gauge(_OURS + "build_info", "The version that runs.", [(info, 1)])
     yield from _gauge(_OURS + "ready", "1 once every partition has reported.", [("", int(view.ready))])
     yield from _gauge(_OURS + "setting_warnings", "Warnings about settings.", [("", len(view.warnings))])
@@ -521,7 +523,7 @@ def _clients(view: WorkerView) -> Iterator[str]:
         copied = sum(part.bytes for part in task.partitions)
         incoming.append((consumer, copied))
         outgoing.append((producer, copied))
-        if task.buffer_free_bytes >= 0:
+        if task.buffer_free_bytes is not None:
             free.append((producer, task.buffer_free_bytes))
         lags += [({**consumer, **where}, lag) for where, lag in _lags(task, view.metrics_level)]
     about = "Batch bytes that the task has read from the source since it began."
@@ -538,7 +540,7 @@ def _lags(task: TaskReport, level: MetricsLevel) -> Iterator[tuple[Labels, int]]
     lags: dict[tuple[str, int | None], int] = {}
     for part in task.partitions:
         lag = lag_records(part)
-        if lag >= 0 and level is not MetricsLevel.FLOW:
+        if lag is not None and level is not MetricsLevel.FLOW:
             where = (part.topic, part.partition if level is MetricsLevel.PARTITION else None)
             lags[where] = lags.get(where, 0) + lag
     for (topic, partition), lag in lags.items():
@@ -550,9 +552,9 @@ def _tasks(view: WorkerView) -> Iterator[str]:
     for report, task in _source_tasks(view):
         name = report.properties.get("name", report.name)
         labels: Labels = {"connector": f'"{name}"', "task": task.task}
-        if task.active_records >= 0:
+        if task.active_records is not None:
             active.append((labels, task.active_records))
-        if task.commit_ms >= 0:
+        if task.commit_ms is not None:
             commits.append((labels, round(task.commit_ms, 3)))
     about = "Records that are sent to the target and not yet acknowledged."
     yield from _gauge(f"{_CONNECT}source_task_source_record_active_count", about, _merged(active))

@@ -39,9 +39,9 @@ class Window:
         self._begin_s = now_s
         self._current, self._previous = [0.0] * 4, [0.0] * 4  # each: minimum, maximum, sum, count
 
-    def take(self, now_s: float, sample: float) -> None:
-        """Adds *sample*, taken at *now_s*; ignores a negative one."""
-        if sample < 0:
+    def take(self, now_s: float, sample: float | None) -> None:
+        """Adds *sample*, taken at *now_s*; does nothing for None, or for a negative one, as clocks differ."""
+        if sample is None or sample < 0:
             return
         self._turn(now_s)
         half = self._current
@@ -148,13 +148,13 @@ class _Partition:
     ages: Window
     latencies: Window
     caught_up: bool = False  # had no lag when last reported
-    caught_up_s: float = -1.0  # last time without lag; below 0: never seen without
+    caught_up_s: float | None = None  # last time without lag; None: never seen without
 
 
-def lag_records(report: PartitionReport) -> int:
-    """Returns the records (offsets) not yet copied; -1 while either end is unknown."""
-    if report.source_offset < 0 or report.source_end_offset < 0:
-        return -1
+def lag_records(report: PartitionReport) -> int | None:
+    """Returns the records (offsets) not yet copied; None while either end is unknown."""
+    if report.source_offset is None or report.source_end_offset is None:
+        return None
     return max(0, report.source_end_offset - report.source_offset)
 
 
@@ -167,7 +167,7 @@ class Samples:
         self._partitions: dict[tuple[str, str, int], _Partition] = {}
         self._tasks: dict[tuple[str, int], _Counter] = {}  # sums over their partitions
         self._reported_s: dict[tuple[str, int], float] = {}  # when each task reported last
-        self._throttles: dict[tuple[str, int], tuple[int, float]] = {}
+        self._throttles: dict[tuple[str, int], tuple[int, float | None]] = {}
         self._held: dict[tuple[str, int], tuple[float, float]] = {}  # since when, and until when at least
 
     def observe(self, connector: str, report: TaskReport, now_s: float) -> None:
@@ -175,7 +175,7 @@ class Samples:
         self._reported_s[connector, report.task] = now_s
         throttled = self._throttles.get((connector, report.task))
         if throttled is None or throttled[0] != report.throttle_ms:
-            since = now_s if report.throttle_ms else -1.0
+            since = now_s if report.throttle_ms else None
             self._throttles[connector, report.task] = (report.throttle_ms, since)
         if report.is_rate_limited:
             since_s, until_s = self._held.get((connector, report.task), (now_s, now_s))
@@ -237,12 +237,12 @@ class Samples:
     def is_throttled(self, connector: str, now_s: float) -> bool:
         """Whether a broker throttled a task of *connector* within the window."""
         return any(
-            name == connector and since_s >= 0 and now_s - since_s <= WINDOW_S
+            name == connector and since_s is not None and now_s - since_s <= WINDOW_S
             for (name, _), (_, since_s) in self._throttles.items()
         )
 
-    def lag_s(self, connector: str, report: PartitionReport, now_s: float, wall_s: float) -> float:
-        """Returns the age in seconds, at most, of the oldest record to copy; 0 without lag, -1 if unknown.
+    def lag_s(self, connector: str, report: PartitionReport, now_s: float, wall_s: float) -> float | None:
+        """Returns the age in seconds, at most, of the oldest record to copy; 0 without lag, None if unknown.
 
         The record is no older than the newest delivered one (its timestamp against the wall clock *wall_s*),
         because logs are written in order; and it was written after the partition was last seen without lag.
@@ -250,20 +250,23 @@ class Samples:
         neither is known, it is the time that the lag takes at the current rate.
         """
         lag = lag_records(report)
-        if lag <= 0:
-            return float(lag)
+        if lag is None:
+            return None
+        if lag == 0:
+            return 0.0
         known = self._partitions.get((connector, report.topic, report.partition))
         bounds = []
-        if report.record_timestamp_ms > 0:
+        if report.record_timestamp_ms is not None and report.record_timestamp_ms > 0:
             bounds.append(max(0.0, wall_s - report.record_timestamp_ms / 1000))
-        if known is not None and known.caught_up_s >= 0:
+        if known is not None and known.caught_up_s is not None:
             # An open transaction counts as lag only once it has stalled the partition.
-            stalled_s = now_s - report.stalled_since_ms / 1000 if report.is_stalled else 0.0
+            since_ms = report.stalled_since_ms
+            stalled_s = 0.0 if since_ms is None else now_s - since_ms / 1000
             bounds.append(max(0.0, now_s - known.caught_up_s, stalled_s))
         if bounds:
             return min(bounds)
         rate = self.rate(connector, report.topic, report.partition, now_s).records
-        return lag / rate if rate > 0 else -1.0
+        return lag / rate if rate > 0 else None
 
     def _take(self, connector: str, report: PartitionReport, now_s: float) -> Counts:
         """Adds a partition's report; returns by how much its counters have grown."""
@@ -274,7 +277,7 @@ class Samples:
         # task that began recently start at zero, as this report may be the first that we see of it.
         before = NOTHING if known is None else known.counter.counts
         if known is None or report.records < before[0] or report.bytes < before[1]:
-            caught_up_s = -1.0 if known is None else known.caught_up_s
+            caught_up_s = None if known is None else known.caught_up_s
             known = _Partition(
                 counter=_Counter(begin_s=now_s),
                 ages=Window(now_s),

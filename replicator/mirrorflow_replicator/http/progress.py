@@ -22,7 +22,6 @@ from mirrorflow_core.reports import (
     PartitionPhase,
     PartitionReport,
     SideReport,
-    known_number,
 )
 from mirrorflow_replicator.http.partition_rates import NO_RATE, Rate, lag_records
 from mirrorflow_replicator.http.worker_view import (
@@ -96,7 +95,7 @@ class Totals:
     lag_records: int = 0
     lags_unknown: int = 0  # partitions whose lag is not known
     lags_unknown_at_work: int = 0  # of those, partitions that have not stopped
-    lag_s: float = -1.0  # the greatest; -1: no partition with a lag knows its age
+    lag_s: float | None = None  # the greatest; None: no partition with a lag knows its age
     rate: Rate = NO_RATE
     is_advancing: bool = False  # records of a topic other than heartbeats were copied within the window
     is_behind: bool = False  # a topic other than heartbeats has records to copy
@@ -143,32 +142,32 @@ def totals(report: ConnectorReport, view: WorkerView) -> Totals:
         total.guarantees[part.guarantee] += 1
         total.behind_start += not part.reached_start_end
         total.stalled += part.is_stalled
-        if part.reason:
+        if part.reason is not None:
             total.reasons[part.reason] += 1
             total.examples.setdefault(part.reason, f"{part.topic}-{part.partition}: {part.message}")
         # The last known end offsets of an unreachable source may be outdated. While the target is away, nothing
         # is fetched, so what was the end may be so no more: a lag that is known has not become less. The same holds for a stall.
-        records = -1 if report.source.reason else lag_records(part)
+        records = None if report.source.reason else lag_records(part)
         if records == 0 and (report.target.reason or part.is_stalled):
-            records = -1
-        total.lags_unknown += records < 0
-        total.lags_unknown_at_work += records < 0 and part.phase is not PartitionPhase.STOPPED
-        if records > 0:
+            records = None
+        total.lags_unknown += records is None
+        total.lags_unknown_at_work += records is None and part.phase is not PartitionPhase.STOPPED
+        if records:
             total.lag_records += records
-            total.lag_s = max(
-                total.lag_s, view.samples.lag_s(report.name, part, view.monotonic_s, view.now_s)
-            )
+            lag_s = view.samples.lag_s(report.name, part, view.monotonic_s, view.now_s)
+            if lag_s is not None:
+                total.lag_s = max(total.lag_s or 0.0, lag_s)
         rate = view.samples.rate(report.name, part.topic, part.partition, view.monotonic_s)
         total.rate = total.rate.plus(rate)
         if part.topic not in heartbeats:
             total.is_advancing |= rate.records > 0
-            total.is_behind |= records > 0
+            total.is_behind |= bool(records)
     if not total.lag_records:
         total.lag_s = 0.0
     paced = view.samples.rate_of_tasks(report.name, view.monotonic_s)
     total.rate = total.rate if paced is None else paced
     total.reasons.update(
-        reason for reason in (report.reason, *(task.reason for task in report.tasks)) if reason
+        reason for reason in (report.reason, *(task.reason for task in report.tasks)) if reason is not None
     )
     if report.uncopied:
         total.reasons[NOT_COPIED] += len(report.uncopied)
@@ -292,7 +291,7 @@ def _summary(
         and not report.uncopied
         and report.nothing_selected is None,
         "lagRecords": total.lag_records,
-        "lagSeconds": None if total.lag_s < 0 else round(total.lag_s, 3),
+        "lagSeconds": None if total.lag_s is None else round(total.lag_s, 3),
         "recordsPerSecond": round(total.rate.records, 1),
         "bytesPerSecond": round(total.rate.bytes, 1),
         "records": sum(part.records for part in parts),
@@ -380,7 +379,7 @@ def _checkpoints(report: ConnectorReport, now_s: float) -> dict[str, object]:
             "failing": groups.failing,
             "ageSeconds": None if groups.passed_s is None else _age_s(1000 * groups.passed_s, now_s),
             "intervalSeconds": groups.interval_s,
-            "followedBy": groups.followed_by,
+            "followedBy": groups.followed_by or "",
         }
     }
 
@@ -418,7 +417,7 @@ def partitions(query: dict[str, str], view: WorkerView) -> Response:
         return limit
     chosen = _chosen(query, view)
     rows = [(lag_records(part), report, part) for report in chosen for part in partitions_of(report)]
-    rows.sort(key=lambda row: (-row[0], row[1].name, row[2].topic, row[2].partition))
+    rows.sort(key=lambda row: (row[0] is None, -(row[0] or 0), row[1].name, row[2].topic, row[2].partition))
     head: dict[str, object] = {
         "version": VERSION,
         "summary": _summary_of_first(chosen, view),
@@ -464,13 +463,13 @@ def _connector(report: ConnectorReport, view: WorkerView) -> dict[str, object]:
         "sourceAlias": report.source_alias,
         "targetAlias": report.target_alias,
         "state": report.state,
-        "reason": report.reason,
-        "message": report.trace,
+        "reason": report.reason or "",
+        "message": report.trace or "",
         "standby": report.is_standby,
         "source": {**_side(report.source, view.monotonic_s), "message": report.source.message},
         "target": {**_side(report.target, view.monotonic_s), "message": report.target.message},
         "failedTasks": [
-            {"task": task.task, "reason": task.reason, "message": task.trace}
+            {"task": task.task, "reason": task.reason or "", "message": task.trace or ""}
             for task in report.tasks
             if task.state == "FAILED"
         ][:FAILED_TASKS_MAX],
@@ -484,7 +483,7 @@ def _connector(report: ConnectorReport, view: WorkerView) -> dict[str, object]:
             "active": groups.active,
             "checkpoints": groups.checkpoints,
             "moved": groups.moved,
-            "followedBy": groups.followed_by,
+            "followedBy": groups.followed_by or "",
         },
         **_schemas(report, view.monotonic_s),
         "heartbeats": [
@@ -503,7 +502,7 @@ def _age_s(timestamp_ms: float, now_s: float) -> float:
 
 
 def _partition(
-    report: ConnectorReport, part: PartitionReport, lag: int, view: WorkerView
+    report: ConnectorReport, part: PartitionReport, lag: int | None, view: WorkerView
 ) -> dict[str, object]:
     rate = view.samples.rate(report.name, part.topic, part.partition, view.monotonic_s)
     age_s = view.samples.lag_s(report.name, part, view.monotonic_s, view.now_s)
@@ -513,11 +512,11 @@ def _partition(
         "targetTopic": part.target_topic,
         "partition": part.partition,
         "phase": part.phase.value,
-        "sourceOffset": known_number(part.source_offset),
-        "sourceEndOffset": known_number(part.source_end_offset),
-        "targetOffset": known_number(part.target_offset),
-        "lagRecords": known_number(lag),
-        "lagSeconds": None if age_s < 0 else round(age_s, 3),
+        "sourceOffset": part.source_offset,
+        "sourceEndOffset": part.source_end_offset,
+        "targetOffset": part.target_offset,
+        "lagRecords": lag,
+        "lagSeconds": None if age_s is None else round(age_s, 3),
         "recordsPerSecond": round(rate.records, 1),
         "bytesPerSecond": round(rate.bytes, 1),
         "records": part.records,
@@ -525,13 +524,15 @@ def _partition(
         "batches": _batches([part]),
         "reachedStartEnd": part.reached_start_end,
         "guarantee": part.guarantee.value,
-        "guaranteeReason": part.guarantee_reason,
-        "writeMode": part.write_mode or None,
-        "sourceLeaderEpoch": known_number(part.source_leader_epoch),
-        "targetLeaderEpoch": known_number(part.target_leader_epoch),
-        "reason": part.reason,
-        "message": part.message,
-        "stalledSeconds": _age_s(part.stalled_since_ms, view.monotonic_s) if part.is_stalled else None,
+        "guaranteeReason": part.guarantee_reason or "",
+        "writeMode": part.write_mode,
+        "sourceLeaderEpoch": part.source_leader_epoch,
+        "targetLeaderEpoch": part.target_leader_epoch,
+        "reason": part.reason or "",
+        "message": part.message or "",
+        "stalledSeconds": None
+        if part.stalled_since_ms is None
+        else _age_s(part.stalled_since_ms, view.monotonic_s),
     }
 
 

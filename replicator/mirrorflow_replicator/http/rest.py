@@ -240,7 +240,7 @@ def connector_info(report: ConnectorReport) -> dict[str, object]:
 
 def connector_status(report: ConnectorReport) -> dict[str, object]:
     """Returns Java's ConnectorStateInfo."""
-    connector = {"state": report.state, "worker_id": report.worker_id, **_version(report)}
+    connector = {"state": report.state, "worker_id": report.worker_id or "", **_version(report)}
     # Java has a trace for failures only; here clients see nowhere else that a topic was not created.
     trace = report.trace or " ".join(report.warnings[:WARNINGS_SHOWN])
     if trace:
@@ -257,17 +257,17 @@ def _task(task: TaskReport, report: ConnectorReport) -> dict[str, object]:
     status: dict[str, object] = {
         "id": task.task,
         "state": task.state,
-        "worker_id": task.worker_id or report.worker_id,
+        "worker_id": task.worker_id or report.worker_id or "",
         **_version(report),
     }
-    if task.trace:
+    if task.trace is not None:
         status["trace"] = task.trace
     return status
 
 
 def _version(report: ConnectorReport) -> dict[str, str]:
     """The version field, since Connect 4.1."""
-    return {"version": report.version} if report.version else {}
+    return {} if report.version is None else {"version": report.version}
 
 
 def _task_status(name: str, number: str, report: ConnectorReport | None) -> dict[str, object]:
@@ -309,7 +309,7 @@ def _offsets(report: ConnectorReport) -> dict[str, object]:
             }
             for task in report.tasks
             for part in task.partitions
-            if part.source_offset > 0
+            if part.source_offset
         ]
     }
 

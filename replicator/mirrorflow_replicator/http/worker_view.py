@@ -58,8 +58,8 @@ class WorkerView:
     now_s: float  # wall clock, to compare with timestamps of records
     monotonic_s: float  # for ages and rates: a wall clock may be set
     kafka_cluster_id: str | None = None  # of the target, as Connect's own cluster is; None: not read yet
-    version: str = ""
-    commit: str = ""
+    version: str | None = None
+    commit: str | None = None
     modify_enabled: bool = False
     in_group: bool = False  # other nodes may have a part of these connectors
     takes_calls: bool = False  # other nodes call this server too; otherwise they have a separate one
@@ -103,7 +103,7 @@ def local_view(view: WorkerView) -> WorkerView:
             tasks=(),
             task_properties=(),
             groups=None,
-            reason="",
+            reason=None,
             uncopied=(),
             nothing_selected=None,
         )

@@ -105,7 +105,7 @@ class CommandExecutor:
             report,
             state="RESTARTING" if whole else report.state,
             tasks=tuple(
-                replace(task, state="RESTARTING", trace="") if task.task in chosen else task
+                replace(task, state="RESTARTING", trace=None) if task.task in chosen else task
                 for task in report.tasks
             ),
         )

@@ -171,7 +171,7 @@ class SharedStatuses(StatusWriter):
         return replace(
             report,
             state=status.state.value,
-            trace=status.trace or "",
+            trace=status.trace,
             worker_id=status.worker_id,
             is_here=False,
         )
@@ -185,7 +185,7 @@ class SharedStatuses(StatusWriter):
         return TaskReport(
             task=number,
             state=status.state.value,
-            trace=status.trace or "",
+            trace=status.trace,
             is_here=False,
             worker_id=status.worker_id or NO_WORKER,
         )

@@ -62,7 +62,7 @@ class TaskProcess:
         self._changing = asyncio.Lock()
         self._sessions_ended = 0
         self._earlier_copiers: dict[TopicPartition, PartitionCopier] = {}
-        self._end_reason = ""
+        self._end_reason: str | None = None
         self._acknowledged: tuple[AcknowledgedPosition, ...] = ()
         self._log_append_time_topics: set[str] = set()
         self._known_schemas = KnownSchemas()
@@ -123,20 +123,20 @@ class TaskProcess:
                 message = later
             match message:
                 case Finish():
-                    await self._end_session(self._sessions_ended, leaves=True, why="")
+                    await self._end_session(self._sessions_ended, leaves=True, why=None)
                 case Assign():
                     await self._assign(clusters, message)
 
-    async def _end_session(self, number: int, *, leaves: bool, why: str) -> None:
+    async def _end_session(self, number: int, *, leaves: bool, why: str | None) -> None:
         """Ends session *number* of the task, unless it has ended; the worker then sends the start of the next one.
 
-        A session ends when it was fenced, or cannot determine which of its writes are in the target. *leaves*: it finishes first.
+        A session ends when it was fenced, or cannot determine which of its writes are in the target. *leaves*: it finishes first. *why* None: the worker has asked for it.
         """
         async with self._changing:
             task = self._task
             if task is None or number != self._sessions_ended:
                 return
-            if why:
+            if why is not None:
                 log.warning("Restarting the task: %s", why)
             self._earlier_copiers |= task.copiers
             # Where nothing can be fenced, the next session finds only what is stored.

@@ -48,7 +48,7 @@ def test_cluster_is_unreachable_from_the_first_failure_without_an_open_connectio
     """It is reachable again with a connection to a broker, but not with one to a bootstrap address."""
     clock, has_open = Clock(), False
     reach = Reachability(is_open=lambda: has_open, clock=clock)
-    assert reach.report("").reason is None
+    assert reach.report(None).reason is None
     reach.opened(is_bootstrap=True)
     has_open = True
     clock.now_s = 200
@@ -60,10 +60,10 @@ def test_cluster_is_unreachable_from_the_first_failure_without_an_open_connectio
     clock.now_s = 300
     reach.failed(unreachable())
     reach.opened(is_bootstrap=True)
-    assert SideReport(reason="Unreachable", since_s=200) == reach.report("")
+    assert SideReport(reason="Unreachable", since_s=200) == reach.report(None)
 
     reach.opened(is_bootstrap=False)
-    assert SideReport(reason="", since_s=300) == reach.report("")
+    assert SideReport(reason="", since_s=300) == reach.report(None)
 
 
 def test_the_newest_problem_is_reported_and_a_refusal_before_a_timeout() -> None:
@@ -74,7 +74,7 @@ def test_the_newest_problem_is_reported_and_a_refusal_before_a_timeout() -> None
     for problem in ("Name or service not known", "no response within 10 s"):
         clock.now_s += 10
         reach.failed(UnreachableError(cluster="east", addresses="kafka:9092", problem=problem))
-        reports.append(reach.report(""))
+        reports.append(reach.report(None))
     reach.failed(
         AuthenticationFailedError(cluster="east", address="kafka:9092", mechanism="TLS", problem="no")
     )
@@ -83,8 +83,8 @@ def test_the_newest_problem_is_reported_and_a_refusal_before_a_timeout() -> None
     assert "Name or service not known" in reports[0].message
     assert "no response within 10 s" in reports[1].message
     assert {110.0} == {report.since_s for report in reports}
-    assert ("AuthenticationFailed", 110.0) == (reach.report("").reason, reach.report("").since_s)
-    assert "TLS authentication failed" in reach.report("").message
+    assert ("AuthenticationFailed", 110.0) == (reach.report(None).reason, reach.report(None).since_s)
+    assert "TLS authentication failed" in reach.report(None).message
 
 
 def test_failure_before_connecting_is_reported_for_its_cluster() -> None:

@@ -72,7 +72,7 @@ def test_unreachable_target_is_reported_and_retried():
     )
 
     assert ("FAILED", "FAILED", "Unreachable") == (report.state, report.tasks[0].state, report.reason)
-    assert "Cluster B cannot be reached" in report.trace
+    assert "Cluster B cannot be reached" in str(report.trace)
     assert not is_ready(report, view(report))
     assert "Stuck" == replicating(report, totals(report, view(report)), view(report)).value
 
@@ -87,5 +87,5 @@ def test_unreachable_source_is_a_warning_when_the_target_is_also_configured():
 def test_unreachable_source_fails_a_connector_that_writes_only_there():
     report = report_until(hosted(unused_port(), "source"), lambda report: report.state == "FAILED")
 
-    assert "Cluster A cannot be reached" in report.trace
+    assert "Cluster A cannot be reached" in str(report.trace)
     assert () == report.warnings

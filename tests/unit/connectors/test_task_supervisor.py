@@ -268,7 +268,7 @@ def test_partitions_stall_while_claims_are_refused_for_long(monkeypatch: pytest.
         assert (first.records, second.records) == (5, 0)
         assert first.phase is second.phase is PartitionPhase.STARTING
         assert second.target_topic == "east.orders"
-        assert first.stalled_since_ms > 0
+        assert first.is_stalled
         task.refusals = 0
         await task.wait_for_sessions(1)
         assert task.partitions() == (partition_report(0, records=5),)
@@ -307,7 +307,7 @@ def test_process_without_reports_fails_its_task_until_it_reports(monkeypatch: py
         assert second.is_stalled
         report = task.supervisor.report(str)
         assert ("FAILED", "TaskSilent") == (report.state, report.reason)
-        assert "task 0 (pid 4711) has reported nothing of its partitions" in report.trace
+        assert "task 0 (pid 4711) has reported nothing of its partitions" in str(report.trace)
         monkeypatch.setattr(task_supervisor, "STALLED_AFTER_S", 3600.0)
         task.process.report(partition_report(1))
         await until(lambda: task.supervisor.report(str).state == "RUNNING")
@@ -357,7 +357,7 @@ def test_process_that_cannot_be_started_fails_its_task(monkeypatch: pytest.Monke
 
         report = supervisor.report(str)
         await supervisor.stop(0)
-        assert report.trace.startswith("The process of task 0 has reported nothing")
+        assert str(report.trace).startswith("The process of task 0 has reported nothing")
         assert [partition.reason for partition in report.partitions] == ["TaskSilent"] * 2
 
     asyncio.run(test())
@@ -400,7 +400,7 @@ def test_ended_process_is_reported_and_replaced():
         await until(lambda: task.newest.state == "FAILED")
 
         assert task.newest == TaskReport(task=0, state="FAILED", trace=task.newest.trace, reason="TaskEnded")
-        assert "70" in task.newest.trace
+        assert "70" in str(task.newest.trace)
         assert task.partitions() == (partition_report(0),)
         await until(lambda: len(task.processes) == 2 and task.process.of(Assign))
         assert [Begin, Assign] == [type(message) for message in task.process.messages]

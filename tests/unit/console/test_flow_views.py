@@ -147,7 +147,7 @@ def test_a_flow_without_a_response_is_unknown():
 
 
 def test_an_unknown_lag_is_not_zero():
-    view = flow_view(reading(healthy(partition(0, source_offset=-1, source_end_offset=-1))))
+    view = flow_view(reading(healthy(partition(0, source_offset=None, source_end_offset=None))))
 
     assert (view.lag, view.lag_records, view.lag_s) == ("?", None, None)
     assert view.outlook.outlook is Outlook.UNKNOWN

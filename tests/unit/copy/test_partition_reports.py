@@ -60,10 +60,10 @@ def test_the_age_of_the_newest_record_is_reported_when_it_is_sent():
 
 
 def test_a_copier_that_has_not_begun_reports_unknown_offsets():
-    """Unknown is -1. Zero would show the whole topic as lag."""
+    """Unknown is None. Zero would show the whole topic as lag."""
     report = partition_report(new_copier(new_session()))
 
-    assert (PartitionPhase.STARTING, -1, -1, -1, False) == (
+    assert (PartitionPhase.STARTING, None, None, None, False) == (
         report.phase,
         report.source_offset,
         report.source_end_offset,
@@ -120,7 +120,7 @@ def test_a_resync_is_reported_as_copying():
 def test_the_guarantee_depends_on_fencing(unfenced_reason, guarantee):
     report = partition_report(copying_copier(unfenced_reason=unfenced_reason))
 
-    assert (report.guarantee, report.guarantee_reason) == (guarantee, unfenced_reason or "")
+    assert (report.guarantee, report.guarantee_reason) == (guarantee, unfenced_reason)
 
 
 def test_leader_epochs_and_write_mode_are_reported_once_they_are_known():
@@ -128,7 +128,11 @@ def test_leader_epochs_and_write_mode_are_reported_once_they_are_known():
     copier.cursor.note_leader_epoch(7)
     known = partition_report(copier)
 
-    assert (unknown.source_leader_epoch, unknown.target_leader_epoch, unknown.write_mode) == (-1, -1, "")
+    assert (unknown.source_leader_epoch, unknown.target_leader_epoch, unknown.write_mode) == (
+        None,
+        None,
+        None,
+    )
     assert (known.source_leader_epoch, known.target_leader_epoch, known.write_mode) == (7, 0, "plain")
 
 

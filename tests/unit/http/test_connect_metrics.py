@@ -65,7 +65,7 @@ SOURCE = connector(
         buffer_free_bytes=1 << 20,
         commit_ms=12.5,
     ),
-    task(partition(2), number=1, active_records=0, buffer_free_bytes=2 << 20, commit_ms=-1),
+    task(partition(2), number=1, active_records=0, buffer_free_bytes=2 << 20, commit_ms=None),
     name="A->B.MirrorSourceConnector",
     properties={"name": "MirrorSourceConnector"},
 )

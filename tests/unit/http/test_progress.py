@@ -78,7 +78,9 @@ def test_the_summary_has_a_bounded_size():
 
 
 CAUGHT_UP = partition(source_offset=100, reached_start_end=True)
-STOPPED_WITHOUT_OFFSETS = partition(1, phase=PartitionPhase.STOPPED, source_offset=-1, source_end_offset=-1)
+STOPPED_WITHOUT_OFFSETS = partition(
+    1, phase=PartitionPhase.STOPPED, source_offset=None, source_end_offset=None
+)
 REFUSED = (
     "Target topic A.secret-topic cannot be created: no.",
     "Target topic A.other cannot be created: no.",
@@ -93,16 +95,16 @@ REFUSED = (
         ([partition()], {"started_at_s": NOW_S - 5}, "Waiting"),
         ([partition(phase=PartitionPhase.WAITING)], {}, "Waiting"),
         (
-            [partition(phase=PartitionPhase.STARTING, source_offset=-1)],
+            [partition(phase=PartitionPhase.STARTING, source_offset=None)],
             {"started_at_s": NOW_S - 5},
             "Waiting",
         ),
-        ([partition(phase=PartitionPhase.STARTING, source_offset=-1)], {}, "Stuck"),
+        ([partition(phase=PartitionPhase.STARTING, source_offset=None)], {}, "Stuck"),
         ([CAUGHT_UP, LOST], {}, "SourceDataLost"),
         ([CAUGHT_UP], {"state": "FAILED"}, "Stuck"),
         ([], {}, "Idle"),
-        ([partition(source_end_offset=-1)], {}, "Waiting"),
-        ([CAUGHT_UP, partition(1, source_end_offset=-1)], {"started_at_s": NOW_S - 1}, "Waiting"),
+        ([partition(source_end_offset=None)], {}, "Waiting"),
+        ([CAUGHT_UP, partition(1, source_end_offset=None)], {"started_at_s": NOW_S - 1}, "Waiting"),
         ([STOPPED_WITHOUT_OFFSETS], {}, "Stuck"),
         ([CAUGHT_UP, STOPPED_WITHOUT_OFFSETS], {}, "Idle"),
         ([], {"state": "UNASSIGNED", "started_at_s": NOW_S - 5}, "Waiting"),
@@ -375,14 +377,14 @@ def test_a_partition_stalled_by_an_open_transaction_is_not_idle():
     )
     body = summary(connector(task(held), started_at_s=NOW_S - 600))
 
-    assert (body["replicating"], body["lagRecords"]) == ("Stuck", 140 - held.source_offset)
+    assert (body["replicating"], body["lagRecords"]) == ("Stuck", 140 - (held.source_offset or 0))
 
 
 def test_the_lag_age_of_a_backlog_is_the_age_of_the_last_copied_record():
     """Without timestamps it follows from the rate. Without a rate it is unknown."""
     assert Samples().lag_s("c", partition(), NOW_S, NOW_S) == 4.0
-    assert Samples().lag_s("c", partition(record_timestamp_ms=-1), NOW_S, NOW_S) == -1.0
-    unknown = partition(record_timestamp_ms=-1)
+    assert Samples().lag_s("c", partition(record_timestamp_ms=None), NOW_S, NOW_S) is None
+    unknown = partition(record_timestamp_ms=None)
     report = connector(task(unknown))
     assert pytest.approx(samples_of_progress(report).lag_s(report.name, unknown, NOW_S, NOW_S)) == 10 / 9
 

@@ -124,7 +124,7 @@ def test_a_position_with_invalid_fields_counts_as_one_of_java(invalid):
     decoded_position = decoded(value[:start] + b'"mirrorflow.' + invalid[1:] + value[end:])
 
     assert isinstance(decoded_position, Stored)
-    assert decoded_position.warning.startswith("only the offset of orders-3 was taken")
+    assert str(decoded_position.warning).startswith("only the offset of orders-3 was taken")
 
 
 @pytest.mark.parametrize(
