@@ -4,7 +4,7 @@
                                    └─> others ──> the partition is not fetched; both registries are asked until the target has
                                                   the schemas; then the same records are fetched again
 
-The schema connector copies the schemas; this only reads. Guarantees: records of the configured topics are written after their
+The schema connector copies the schemas; this only reads. `mirrorflow_core.schemas.schema_wait_rules` decides. Guarantees: records of the configured topics are written after their
 schemas, unless that takes longer than the limit, which is logged and counted. The limit is for a partition, also if its records are
 fetched again with newer ids. Records do not wait for an id that no registry knows, or whose subjects are not copied. A registry that
 refuses one id, or answers late, delays only the partitions with ids that have no response. Registries that answer nothing delay records
@@ -16,13 +16,15 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.java.patterns import compile_patterns
+from mirrorflow_core.schemas import schema_wait_rules as rules
 from mirrorflow_core.schemas.schema_ids import schema_ids
-from mirrorflow_core.schemas.subject_mapping import RESERVED_SUBJECT, SubjectMapping
+from mirrorflow_core.schemas.schema_wait_rules import FetchDecision, SchemaLookup
+from mirrorflow_core.schemas.subject_mapping import SubjectMapping
 from mirrorflow_core.settings import SCHEMA_WAIT_TOPICS, SchemaWaitSettings
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
@@ -32,13 +34,7 @@ from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.copy.task_parts import KnownSchemas
 
 ASK_INTERVAL_S: Final = 0.2  # the schema connector looks for new schemas each second
-ASK_TIMEOUT_S: Final = 5.0  # for all ids that are asked for at once; shorter near the end of the limit
-ASK_TIMEOUT_MIN_S: Final = 0.05
-# An instance of a registry may learn of a schema later than the one that has registered it.
-UNKNOWN_ASKED: Final = 2
-# A registry that has not answered within the limit is asked for a moment, with records held, and then only this much later.
-PROBE_S: Final = 2.0
-PROBE_INTERVAL_S: Final = 15.0
+PROBE_INTERVAL_S: Final = 15.0  # until a registry is asked again that has not answered within the limit
 WARN_AFTER_S: Final = 5.0  # a new schema takes about a second
 KNOWN_MAX: Final = 100_000  # ids; data that begins with a zero byte by chance names ever new ones
 SHOWN_MAX: Final = 5  # ids in a message
@@ -92,10 +88,7 @@ class SchemaWait:
         # By the `resume` of a partition: how long it was held since its records were copied last.
         self._waited_s: dict[Callable[[], None], float] = {}
         self._has_held = asyncio.Event()
-        # After the newest ask: why ids have no response, which ones in the order of the next ask, and whether any has one.
-        self._problem = ""
-        self._without_response: list[int] = []
-        self._has_response = True
+        self._asked_last = rules.AskOutcome()
 
     def hold(
         self, topic: str, records: memoryview, resume: Callable[[], None], note_wait: Callable[[], None]
@@ -108,13 +101,17 @@ class SchemaWait:
             return False
         ids = schema_ids(records) - self._known.ids
         now_s = self._monotonic()
-        if not ids or (self._known.problem and now_s < self._known.unasked_until_s):
-            self._waited_s.pop(resume, None)
-            return False
         waited_s = self._waited_s.get(resume, 0.0)
-        if waited_s >= self._limit_s:
-            # Newer ids than those that it has waited for: other partitions may still wait for them.
-            self._give_up(ids, now_s)
+        decision = rules.decide_fetched(
+            ids,
+            waited_s=waited_s,
+            limit_s=self._limit_s,
+            may_ask=not self._known.problem or now_s >= self._known.unasked_until_s,
+        )
+        if decision is not FetchDecision.HOLD:
+            if decision is FetchDecision.COPY_UNSEEN:
+                # Newer ids than those that it has waited for: other partitions may still wait for them.
+                self._give_up(ids, now_s)
             self._waited_s.pop(resume, None)
             return False
         since_s = now_s - waited_s
@@ -137,7 +134,11 @@ class SchemaWait:
         late = {
             schema_id for held in self._held if now_s - held.since_s > WARN_AFTER_S for schema_id in held.ids
         }
-        return (f"Records wait, because {self._lacking(late)}. {self._problem}".rstrip(),) if late else ()
+        return (
+            (f"Records wait, because {self._lacking(late)}. {self._asked_last.problem or ''}".rstrip(),)
+            if late
+            else ()
+        )
 
     async def run(self) -> None:
         """Asks the registries for what is waited for, until cancelled."""
@@ -161,57 +162,51 @@ class SchemaWait:
             for client in self._clients:
                 client.refresh()
         except MirrorFlowError as error:
-            self._problem, self._has_response = str(error), False
+            self._asked_last = replace(self._asked_last, problem=str(error), has_response=False)
             return
         ids = {schema_id for held in self._held for schema_id in held.ids}
-        # Those that a slow registry has not answered come first.
-        earlier = [schema_id for schema_id in self._without_response if schema_id in ids]
         asks = {
             schema_id: asyncio.create_task(self._ask_for(schema_id))
-            for schema_id in (*earlier, *sorted(ids.difference(earlier)))
+            for schema_id in rules.ask_order(ids, self._asked_last.without_response)
         }
-        timeout_s = self._ask_timeout_s()
+        waited_s = self._monotonic() - min(held.since_s for held in self._held)
+        timeout_s = rules.ask_timeout_s(self._limit_s, waited_s)
         try:
             answered, _ = await asyncio.wait(asks.values(), timeout=timeout_s)
         finally:
             await asyncio.gather(*(cancel_and_wait(ask) for ask in asks.values() if not ask.done()))
         late = f"A schema registry did not answer within {timeout_s:g} s."
-        problems = {schema_id: ask.result() if ask in answered else late for schema_id, ask in asks.items()}
-        self._without_response = [schema_id for schema_id, problem in problems.items() if problem]
-        self._problem = next(filter(None, problems.values()), "")
-        self._has_response = len(self._without_response) < len(asks)
-        if self._has_response:
+        self._asked_last = rules.ask_outcome(
+            {schema_id: ask.result() if ask in answered else late for schema_id, ask in asks.items()}
+        )
+        if self._asked_last.has_response:
             self._known.note_response()
 
-    def _ask_timeout_s(self) -> float:
-        """Returns how long registries may take: no longer than any partition may still wait."""
-        waited_s = self._monotonic() - min(held.since_s for held in self._held)
-        return round(max(ASK_TIMEOUT_MIN_S, min(ASK_TIMEOUT_S, self._limit_s - waited_s)), 2)
-
-    async def _ask_for(self, schema_id: int) -> str:
-        """Lets records with this id continue, if they need not wait. Returns why there is no response; empty if there is one."""
+    async def _ask_for(self, schema_id: int) -> str | None:
+        """Lets records with this id continue, if they need not wait. Returns why there is no response; None if there is one."""
         try:
             is_settled = await self._is_settled(schema_id)
         except MirrorFlowError as error:
             return str(error)
         if is_settled:
             self._settle({schema_id})
-        return ""
+        return None
 
     async def _is_settled(self, schema_id: int) -> bool:
         """Returns whether records with this id need not wait any longer."""
-        is_known = False
+        lookups = []
         for context, copy in self._mapping.contexts.items():
-            copies = await self._target.subjects_of(copy, schema_id)
-            # A placeholder keeps an id from other uses; it is not the schema.
-            if any(subject.name != RESERVED_SUBJECT for subject in copies):
-                is_known = True
-            elif subjects := await self._source.subjects_of(context, schema_id):
-                is_known = True
-                if self._mapping.selected(subjects):
-                    return False
+            lookups.append(await self._look_up(schema_id, context, copy))
+            if lookups[-1] is SchemaLookup.TO_BE_COPIED:
+                return False
         self._asked[schema_id] += 1
-        return is_known or self._asked[schema_id] >= UNKNOWN_ASKED
+        return not rules.must_wait(lookups, times_asked=self._asked[schema_id])
+
+    async def _look_up(self, schema_id: int, context: str, copy: str) -> SchemaLookup:
+        """Returns where the *context* of the source and its *copy* have the schema."""
+        if rules.is_copied(await self._target.subjects_of(copy, schema_id)):
+            return SchemaLookup.ON_TARGET
+        return rules.lookup_on_source(await self._source.subjects_of(context, schema_id), self._mapping)
 
     def _settle(self, ids: Collection[int]) -> None:
         """Notes that no record waits for *ids* any longer, and lets partitions continue that waited for nothing else."""
@@ -239,7 +234,7 @@ class SchemaWait:
             return
         missing = {schema_id for held in late for schema_id in held.ids}
         self._give_up(missing, now_s)
-        if self._has_response:
+        if self._asked_last.has_response:
             self._settle(missing)
         else:
             self._release(late)
@@ -248,7 +243,7 @@ class SchemaWait:
 
     @property
     def _limit_s(self) -> float:
-        return min(PROBE_S, self._longest_s) if self._known.problem else self._longest_s
+        return rules.wait_limit_s(self._longest_s, is_answering=not self._known.problem)
 
     def _give_up(self, missing: Collection[int], now_s: float) -> None:
         self._errors[SCHEMA_MISSING] += 1
@@ -258,11 +253,11 @@ class SchemaWait:
                 self._longest_s,
                 self._target_alias,
                 _shown(missing),
-                self._problem,
+                self._asked_last.problem or "",
             )
-        if not self._has_response:
+        if not self._asked_last.has_response:
             # Their schemas may be there once the registries answer.
-            self._known.note_no_response(self._problem, now_s + PROBE_INTERVAL_S)
+            self._known.note_no_response(self._asked_last.problem or "", now_s + PROBE_INTERVAL_S)
 
     def _lacking(self, ids: Collection[int]) -> str:
         return f"the registry of {self._target_alias} lacks the schemas of ids {_shown(ids)}"

@@ -11,12 +11,12 @@ from typing import Any, Self
 import pytest
 
 from mirrorflow_core.copying.effects import Effects
+from mirrorflow_core.schemas import schema_wait_rules
 from mirrorflow_core.schemas.subject_mapping import RESERVED_SUBJECT
 from mirrorflow_core.settings import RegistrySettings, SchemaSettings, SchemaWaitSettings
 from mirrorflow_core.wire.fetch import FetchFrom, PartitionFetchResponse
 from mirrorflow_core.wire.records import Record, encode
 from mirrorflow_kafka.registry.registry_client import RegistryClient
-from mirrorflow_replicator.copy import schema_wait
 from mirrorflow_replicator.copy.partition_dispatch import PartitionDispatch
 from mirrorflow_replicator.copy.schema_wait import PROBE_INTERVAL_S, SCHEMA_MISSING, SchemaWait
 from mirrorflow_replicator.copy.task_parts import KnownSchemas
@@ -314,7 +314,7 @@ def test_a_slow_registry_is_asked_next_for_the_ids_without_a_response(
 
     monkeypatch.setattr(RegistryClient, "refresh", refresh)
     monkeypatch.setattr(RegistryClient, "get", get)
-    monkeypatch.setattr(schema_wait, "ASK_TIMEOUT_S", schema_wait.ASK_TIMEOUT_MIN_S)
+    monkeypatch.setattr(schema_wait_rules, "ASK_TIMEOUT_S", schema_wait_rules.ASK_TIMEOUT_MIN_S)
 
     async def run() -> None:
         async with RunningWait(settings_of(source, target)) as running:
@@ -335,7 +335,7 @@ def test_ids_that_are_answered_let_records_continue_while_others_are_not(
         return [{"subject": "orders-value", "version": 1}]
 
     monkeypatch.setattr(RegistryClient, "get", get)
-    monkeypatch.setattr(schema_wait, "ASK_TIMEOUT_S", LONG_S)
+    monkeypatch.setattr(schema_wait_rules, "ASK_TIMEOUT_S", LONG_S)
 
     async def run() -> None:
         async with RunningWait(settings_of(source, target)) as running:
@@ -365,7 +365,7 @@ def test_a_registry_that_never_answers_delays_records_for_the_limit(
     source: RunningRegistry, target: RunningRegistry, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(RegistryClient, "get", _never)
-    monkeypatch.setattr(schema_wait, "ASK_TIMEOUT_S", LONG_S)
+    monkeypatch.setattr(schema_wait_rules, "ASK_TIMEOUT_S", LONG_S)
 
     async def run() -> None:
         async with RunningWait(settings_of(source, target, longest_s=SHORT_S)) as running:
