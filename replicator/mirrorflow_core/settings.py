@@ -48,7 +48,7 @@ class PolicyKind(Enum):
 
     DEFAULT = "default"  # alias + separator + topic
     IDENTITY = "identity"  # names unchanged
-    CUSTOM = "custom"  # python:package.module:Class
+    CUSTOM = "custom"  # python:package.module:Class; None: the built-in one
 
 
 class StartPosition(Enum):
@@ -113,12 +113,12 @@ class PolicySettings:
     # False: internal topics keep "." although `separator` differs (KIP-949).
     internal_separator_enabled: bool = True
     source_alias: str = ""
-    custom: str = ""
+    custom: str | None = None  # python:package.module:Class, of CUSTOM
 
     @property
     def fingerprint(self) -> str:
         """The naming policy as text, stored in decisions; a different text means a different naming."""
-        return f"{self.custom or self.kind.value} {self.separator}"
+        return f"{self.kind.value if self.custom is None else self.custom} {self.separator}"
 
 
 class TransformKind(Enum):
@@ -132,16 +132,19 @@ class TransformKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformSettings:
-    """One of `transforms`. A *predicate*, a pattern of TopicNameMatches, limits it to the topics that match."""
+    """One of `transforms`. A *predicate*, a pattern of TopicNameMatches, limits it to the topics that match.
+
+    None: its kind has no such setting, or it was not written.
+    """
 
     key: str  # transforms.<its name>
     kind: TransformKind
-    predicate: str = ""
-    predicate_key: str = ""
+    predicate: str | None = None
+    predicate_key: str | None = None
     negate: bool = False  # limits it to the topics that do not match
-    regex: str = ""
-    replacement: str = ""
-    header: str = ""
+    regex: str | None = None
+    replacement: str | None = None
+    header: str | None = None
     value: bytes | None = None  # of the header
     headers: tuple[str, ...] = ()  # to be removed
 
@@ -149,8 +152,8 @@ class TransformSettings:
     def fingerprint(self) -> tuple[str, ...]:
         """Everything that defines the transformation, except its name."""
         value = "" if self.value is None else f"={self.value.decode()}"
-        about = (self.regex, self.replacement, self.header, value, *self.headers)
-        return (self.kind.value, "not" if self.negate else "", self.predicate, *about)
+        about = (self.predicate or "", self.regex or "", self.replacement or "", self.header or "")
+        return (self.kind.value, "not" if self.negate else "", *about, value, *self.headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +172,7 @@ class OffsetStorageSettings(StorageTopicSettings):
     """Where and how source offsets are stored; the default topic is mm2-offsets.<source>.internal."""
 
     store: OffsetStore
-    file: str = ""
+    file: str | None = None  # of OffsetStore.FILE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +207,7 @@ class SourceSettings:
     takes_over: tuple[str, ...] = ()  # ids of flows that this one continues, once they have stopped
     topics: tuple[str, ...] = (".*",)
     topics_exclude: tuple[str, ...] = TOPICS_EXCLUDE
-    topic_filter: str = ""  # python:package.module:Class
+    topic_filter: str | None = None  # python:package.module:Class; None: the built-in one
     heartbeats_replication: bool = True
     transforms: tuple[TransformSettings, ...] = ()
     headers_in_base64: bool = False  # `header.converter=SimpleHeaderConverter`
@@ -216,7 +219,7 @@ class SourceSettings:
     config_exceptions: tuple[
         tuple[str, str], ...
     ] = ()  # pairs of topics and their settings that are not changed
-    config_filter: str = ""  # python:package.module:Class
+    config_filter: str | None = None  # python:package.module:Class; None: the built-in one
     use_defaults_from_source: bool = False
     sync_acls_s: float | None = 600.0  # None: never
     acls_report_only: bool = False
@@ -249,13 +252,13 @@ class SourceSettings:
         return f"{self.policy.fingerprint} {json.dumps(renamings)}" if renamings else self.policy.fingerprint
 
     @property
-    def header_fingerprint(self) -> str:
-        """A digest of the header edits; "": none. It includes renamings, because predicates match the new names."""
+    def header_fingerprint(self) -> str | None:
+        """A digest of the header edits; None: none. It includes renamings, because predicates match the new names."""
         of_headers = {TransformKind.INSERT_HEADER, TransformKind.DROP_HEADERS}
         if not self.headers_in_base64 and not any(
             transform.kind in of_headers for transform in self.transforms
         ):
-            return ""
+            return None
         chain = [step.fingerprint for step in self.transforms if step.kind is not TransformKind.DROP]
         return hashlib.sha256(json.dumps([self.headers_in_base64, chain]).encode()).hexdigest()[:16]
 
@@ -271,11 +274,11 @@ class CheckpointSettings:
     policy: PolicySettings
     topics: tuple[str, ...] = (".*",)
     topics_exclude: tuple[str, ...] = TOPICS_EXCLUDE
-    topic_filter: str = ""  # python:package.module:Class
+    topic_filter: str | None = None  # python:package.module:Class; None: the built-in one
     transforms: tuple[TransformSettings, ...] = ()  # the source connector's, for the names of copies
     groups: tuple[str, ...] = (".*",)
     groups_exclude: tuple[str, ...] = GROUPS_EXCLUDE
-    group_filter: str = ""  # python:package.module:Class
+    group_filter: str | None = None  # python:package.module:Class; None: the built-in one
     refresh_groups_s: float | None = 600.0  # None: never
     emit_s: float | None = 60.0  # None: no checkpoint is written
     sync_s: float | None = None  # None: no group of the target is moved
@@ -360,10 +363,10 @@ class HttpSettings:
     # plain ones.
     tls: Mapping[str, str] = field(default_factory=dict, repr=False)
     # `ssl.client.auth` of listeners that no node calls: all `listeners` if `internal` is set, else all but
-    # the first; "": as in `tls`.
-    others_client_auth: str = ""
-    # The worker's address in statuses and for other nodes; "" and 0: as it listens.
-    advertised_host: str = ""
+    # the first; None: as in `tls`.
+    others_client_auth: str | None = None
+    # The worker's address in statuses and for other nodes; None and 0: as it listens.
+    advertised_host: str | None = None
     advertised_port: int = 0
 
 
@@ -412,7 +415,7 @@ class GroupSettings:
     heartbeat_s: float = 0.5
     rebalance_s: float = 30.0  # rebalance timeout, for all members to join
     keys: SessionKeySettings = field(default_factory=SessionKeySettings)
-    server_name: str = ""  # name required in certificates of other nodes; "": their own hosts
+    server_name: str | None = None  # name required in certificates of other nodes; None: their own hosts
     # Aliases of source and target in MM2's dedicated mode, where internal calls name their flow.
     flow: tuple[str, str] | None = None
     # Java nodes in the group write in transactions; their tasks are fenced before ours start.

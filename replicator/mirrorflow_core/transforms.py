@@ -149,6 +149,7 @@ class Transforms:
                 case TransformKind.RENAME if renames:
                     name = stage.renamed(name)
                 case TransformKind.INSERT_HEADER:
+                    assert settings.header is not None, "an InsertHeader names its header"
                     steps.append((frozenset({settings.header.encode()}), (settings.value,)))
                 case TransformKind.DROP_HEADERS:
                     steps.append((frozenset(header.encode() for header in settings.headers), ()))
@@ -198,10 +199,14 @@ class TopicTransforms:
 class _Stage:
     def __init__(self, settings: TransformSettings) -> None:
         self.settings = settings
-        self._predicate = (
-            compile_pattern(settings.predicate_key, settings.predicate) if settings.predicate else None
-        )
+        self._predicate = None
+        if settings.predicate is not None:
+            key = settings.predicate_key
+            assert key is not None, "a predicate has the key of its pattern"
+            self._predicate = compile_pattern(key, settings.predicate)
         if settings.kind is TransformKind.RENAME:
+            assert settings.regex is not None, "a RegexRouter has an expression"
+            assert settings.replacement is not None, "a RegexRouter has a replacement"
             self._regex = compile_pattern(f"{settings.key}.regex", settings.regex)
             try:
                 self._replacement = Replacement(settings.replacement, self._regex.pattern)
@@ -285,8 +290,8 @@ def _stage(read: PropertyReader, key: str, predicates: dict[str, str]) -> Transf
     stage = TransformSettings(
         key=key,
         kind=kind,
-        predicate=predicates.get(name, ""),
-        predicate_key=f"predicates.{name}.pattern" if name else "",
+        predicate=predicates.get(name),
+        predicate_key=f"predicates.{name}.pattern" if name else None,
         negate=negate,
     )
     return _with_own(read, stage)

@@ -237,6 +237,7 @@ class OffsetsFile(PositionStore):
 def position_store(settings: SourceSettings, target: Cluster) -> PositionStore:
     """Returns the configured store, not yet opened."""
     if settings.offsets.store is OffsetStore.FILE:
+        assert settings.offsets.file is not None, "the settings of a file store name its file"
         return OffsetsFile(
             Path(settings.offsets.file), connector=settings.name, source_alias=settings.source_alias
         )

@@ -118,7 +118,7 @@ def _glob_warnings(read: PropertyReader) -> tuple[str, ...]:
 
 def _never_copied(source: SourceSettings | None) -> tuple[str, ...]:
     # A class of the user's own is imported when the connector starts.
-    if source is None or source.topic_filter or source.policy.kind is PolicyKind.CUSTOM:
+    if source is None or source.topic_filter is not None or source.policy.kind is PolicyKind.CUSTOM:
         return ()
     return make_selection(source).never_copied
 

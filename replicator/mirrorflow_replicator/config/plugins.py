@@ -43,7 +43,7 @@ def policy_settings(read: PropertyReader, source_alias: str) -> PolicySettings:
     """Returns the naming of remote topics. Raises RefusedSettingError for a user's own Java class."""
     key = "replication.policy.class"
     written = read.text(key, "DefaultReplicationPolicy")
-    custom = ""
+    custom = None
     match written.removeprefix(MIRROR_PACKAGE):
         case "DefaultReplicationPolicy":
             kind = PolicyKind.DEFAULT
@@ -80,12 +80,12 @@ def policy_settings(read: PropertyReader, source_alias: str) -> PolicySettings:
     )
 
 
-def filter_class(read: PropertyReader, key: str) -> str:
-    """Returns `python:...` of the user's own filter, or "" for the built-in one. Raises RefusedSettingError."""
+def filter_class(read: PropertyReader, key: str) -> str | None:
+    """Returns `python:...` of the user's own filter, or None for the built-in one. Raises RefusedSettingError."""
     built_in = _BUILT_IN_FILTERS[key]
     written = read.text(key, built_in)
     if written.removeprefix(MIRROR_PACKAGE) == built_in:
-        return ""
+        return None
     return python_class(key, written, built_in=built_in)
 
 
@@ -93,7 +93,7 @@ def make_replication_policy(
     settings: SourceSettings | CheckpointSettings | HeartbeatSettings,
 ) -> ReplicationPolicy:
     """Returns the policy of a connector; a user's own class is imported and called with *settings*."""
-    if settings.policy.kind is not PolicyKind.CUSTOM:
+    if settings.policy.custom is None:
         return make_policy(settings.policy)
     key = "replication.policy.class"
     policy = load_python_class(key, settings.policy.custom)(settings)
@@ -112,7 +112,7 @@ def make_selection(settings: SourceSettings) -> TopicSelection:
     A user's filter has the method `should_replicate_topic(topic) -> bool`.
     """
     admits = None
-    if settings.topic_filter:
+    if settings.topic_filter is not None:
         admits = _method("topic.filter.class", settings.topic_filter, settings, "should_replicate_topic")
     return TopicSelection(
         include=settings.topics,
@@ -139,7 +139,7 @@ def make_topic_filter(settings: CheckpointSettings) -> Callable[[str], bool]:
 
     MM2 applies only the topic filter.
     """
-    if settings.topic_filter:
+    if settings.topic_filter is not None:
         return _method("topic.filter.class", settings.topic_filter, settings, "should_replicate_topic")
     include = compile_patterns("topics", settings.topics)
     exclude = compile_patterns("topics.exclude", settings.topics_exclude)
@@ -149,7 +149,7 @@ def make_topic_filter(settings: CheckpointSettings) -> Callable[[str], bool]:
 def make_group_selection(settings: CheckpointSettings) -> GroupSelection:
     """Returns the selection of groups. A user's filter has the method `should_replicate_group(group) -> bool`."""
     admits = None
-    if settings.group_filter:
+    if settings.group_filter is not None:
         admits = _method("group.filter.class", settings.group_filter, settings, "should_replicate_group")
     return GroupSelection(include=settings.groups, exclude=settings.groups_exclude, admits=admits)
 
@@ -159,7 +159,7 @@ def make_config_filter(settings: SourceSettings) -> Callable[[str], bool]:
 
     A user's filter has the method `should_replicate_config_property(name) -> bool`.
     """
-    if settings.config_filter:
+    if settings.config_filter is not None:
         key = "config.property.filter.class"
         return _method(key, settings.config_filter, settings, "should_replicate_config_property")
     excluded = compile_patterns("config.properties.exclude", settings.config_exclude)

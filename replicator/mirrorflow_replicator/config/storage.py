@@ -38,8 +38,8 @@ def offset_storage(
         return long if long in read else _PREFIX + key
 
     store = OffsetStore(read.choice(spelled("store"), ("kafka", "file")))
-    file = read.text("offset.storage.file.filename")
-    if store is OffsetStore.FILE and not file:
+    file = read.text("offset.storage.file.filename") or None
+    if store is OffsetStore.FILE and file is None:
         raise InvalidSettingError(
             key="offset.storage.file.filename",
             problem="it is missing",

@@ -176,8 +176,8 @@ def worker_settings(
             modify_enabled=read.flag(MODIFY_KEY, default=name == DISTRIBUTED),
             tls=clients.with_prefix(worker, "listeners.https.")
             or {key: value for key, value in worker.items() if key.startswith("ssl.")},
-            others_client_auth=worker.get(HTTP_CLIENT_AUTH_KEY, ""),
-            advertised_host=read.text("rest.advertised.host.name"),
+            others_client_auth=worker.get(HTTP_CLIENT_AUTH_KEY) or None,
+            advertised_host=read.text("rest.advertised.host.name") or None,
             advertised_port=read.whole("rest.advertised.port", 0, minimum=0, maximum=PORT_MAX),
         ),
         metrics_level=MetricsLevel(level),
@@ -258,7 +258,7 @@ def group_settings(
         heartbeat_s=heartbeat_ms / 1000,
         rebalance_s=read.whole("rebalance.timeout.ms", minimum=1_000, maximum=REBALANCE_MAX_MS) / 1000,
         keys=_session_keys(read),
-        server_name=read.text(SERVER_NAME_KEY),
+        server_name=read.text(SERVER_NAME_KEY) or None,
         flow=flow,
         fences_java=read.text("exactly.once.source.support")
         == "enabled",  # then Java's nodes write in transactions

@@ -124,7 +124,7 @@ class DenyAclFence:
         await self._journal.write_fence(self._alias, FenceState.ABSENT, method=FenceKind.DENY_ACL)
 
     async def _prefixes(self) -> frozenset[str]:
-        if self._flow is None or self._flow.topic_filter:
+        if self._flow is None or self._flow.topic_filter is not None:
             return frozenset()  # a filter of the user's own selects any topic
         existing = await admin.list_topics(self._cluster)
         flow = self._flow

@@ -163,9 +163,14 @@ class PeerClient:
 
 
 async def call(
-    url: str, request: Request, *, tls: ssl.SSLContext | None = None, server_name: str = "", timeout_s: float
+    url: str,
+    request: Request,
+    *,
+    tls: ssl.SSLContext | None = None,
+    server_name: str | None = None,
+    timeout_s: float,
 ) -> Response:
-    """Returns the response of the node at *url*; its certificate must be for *server_name*, "" for the host of *url*.
+    """Returns the response of the node at *url*; its certificate must be for *server_name*, None for the host of *url*.
 
     Raises UnreachableError.
     """

@@ -94,7 +94,7 @@ class Worker:
         # The server starts first: if its address is in use, the process ends before it has started anything else.
         tls = self._tls()
         auth = self._settings[0].http.others_client_auth
-        others = self._tls(auth) if auth else None
+        others = None if auth is None else self._tls(auth)
         server = await HttpServer.start(
             self._listeners(),
             self.view,
@@ -216,13 +216,13 @@ class Worker:
             dict.fromkeys(listener for worker in self._settings for listener in worker.http.listeners)
         )
 
-    def _tls(self, client_auth: str = "") -> ServerTls | None:
-        """Builds TLS for the listeners from the settings; *client_auth* replaces `ssl.client.auth`."""
+    def _tls(self, client_auth: str | None = None) -> ServerTls | None:
+        """Builds TLS for the listeners from the settings; *client_auth* replaces `ssl.client.auth`; None: it stays."""
         listeners = (*self._listeners(), *self._settings[0].http.internal)
         if not any(listener.lower().startswith("https:") for listener in listeners):
             return None
         first = self._settings[0]
-        properties = {**first.http.tls, **({"ssl.client.auth": client_auth} if client_auth else {})}
+        properties = {**first.http.tls, **({} if client_auth is None else {"ssl.client.auth": client_auth})}
         tls = ServerTls(partial(Resolver(first.providers).resolve_client, properties))
         for warning in tls.warnings:
             log.warning("%s", warning)

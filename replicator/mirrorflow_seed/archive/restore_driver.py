@@ -205,7 +205,7 @@ class RestoreJob:
                     names,
                     flow.next_offsets,
                     self._files,
-                    is_edited=bool(self._settings.header_fingerprint),
+                    is_edited=self._settings.header_fingerprint is not None,
                 )
             )
             message += f" {compared.summary}"

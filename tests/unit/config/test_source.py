@@ -203,7 +203,7 @@ def test_every_key_of_a_source_connector_takes_effect():
         settings.policy.source_alias,
     ) == (PolicyKind.IDENTITY, "_", False, "A")
     assert (settings.heartbeats_replication, settings.use_defaults_from_source) == (False, True)
-    assert (settings.topic_filter, settings.config_filter) == ("python:acme.filters:Mine", "")
+    assert (settings.topic_filter, settings.config_filter) == ("python:acme.filters:Mine", None)
     assert (settings.flow, settings.on_source_loss, settings.bytes_per_second) == (
         "f",
         LossPolicy.ALERT,

@@ -70,7 +70,7 @@ def _readings(planned: Object, *parameters: TlsParameters) -> list[Reading]:
     resolved = Resolver(settings.providers).resolve_client(settings.http.tls)
     own, _ = server_context(resolved)
     auth = settings.http.others_client_auth
-    others, _ = server_context({**resolved, "ssl.client.auth": auth}) if auth else (None, ())
+    others, _ = server_context({**resolved, "ssl.client.auth": auth}) if auth is not None else (None, ())
     main_context = others if settings.http.internal and others is not None else own  # as in the worker
     listeners = [
         f"{address.rpartition(':')[0]}:0".replace("0.0.0.0", "127.0.0.1")
