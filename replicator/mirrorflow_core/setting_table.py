@@ -142,7 +142,7 @@ class Key:
     default: str = ""  # of a refused or mapped key: the values that request nothing else, separated by spaces
     top_level: bool = True  # whether MM2 reads it from the top level of an mm2.properties
     warns: bool = True  # whether an ignored key causes a warning at start
-    needs: str = ""  # a key that must also be true; otherwise this one has no effect
+    needs: str | None = None  # a key that must also be true; otherwise this one has no effect
 
     @property
     def outcome(self) -> str:
@@ -161,7 +161,13 @@ class Key:
 
 
 def rows(
-    scope: Scope, verdict: Verdict, text: str, *, top_level: bool = True, warns: bool = True, needs: str = ""
+    scope: Scope,
+    verdict: Verdict,
+    text: str,
+    *,
+    top_level: bool = True,
+    warns: bool = True,
+    needs: str | None = None,
 ) -> tuple[Key, ...]:
     """Returns the rows of *text*, a line each: `name [default]: note`."""
     lines = []
@@ -584,7 +590,7 @@ def document() -> str:
 def _lacks_required_key(key: Key, properties: Mapping[str, str], scopes: tuple[Scope, ...]) -> bool:
     """Whether *key* has no effect without another one; a cluster of an mm2.properties always has groups."""
     return (
-        bool(key.needs)
+        key.needs is not None
         and scopes != CLUSTER_SCOPES
         and properties.get(key.needs, "").strip().lower() != "true"
     )

@@ -77,7 +77,7 @@ class Obstacle:
 
     kind: ObstacleKind
     name: str = ""
-    message: str = ""
+    message: str = ""  # "" as of a broker that says nothing more than the code
     times: int = 1  # including those of the same kind directly before it
 
     def after(self, before: "Obstacle | None") -> "Obstacle":
@@ -124,7 +124,7 @@ class CopyFacts:
     # stall.
     had_its_turn: bool = False
     awaits_commit: bool = False  # sending waits for the flow's transaction to begin or end
-    transactional_id: str = ""
+    transactional_id: str | None = None
     source_has_leader: bool = True
     target_has_leader: bool = True
     # The source's last stable offset, if everything before it is copied and an open transaction hides what follows.
@@ -137,7 +137,7 @@ class Stall:
     """Why a partition is stalled. *reason*: a `StallReason` or an error's reason; *detail* separates stalls of one reason."""
 
     reason: str
-    detail: str = ""
+    detail: str | None = None
     sentence: str
 
     def is_same(self, other: "Stall | None") -> bool:
@@ -205,7 +205,7 @@ def _unanswered(facts: CopyFacts) -> Stall | None:
     return _stall(facts, StallReason.SOURCE_NOT_ANSWERING, text)
 
 
-def _stall(facts: CopyFacts, reason: StallReason, text: str, *, detail: str = "") -> Stall:
+def _stall(facts: CopyFacts, reason: StallReason, text: str, *, detail: str | None = None) -> Stall:
     sentence = f"{facts.partition}: nothing was copied for more than {STALLED_AFTER_S:g} s: {text}."
     return Stall(reason=reason.value, detail=detail, sentence=sentence)
 
@@ -271,7 +271,7 @@ def _commit_pending(facts: CopyFacts) -> Stall:
 def _held_back(facts: CopyFacts, offset: int) -> Stall:
     transaction = facts.open_transaction
     if transaction is None:
-        who, detail = f"a transaction of cluster {facts.source} is open from offset {offset} on", ""
+        who, detail = f"a transaction of cluster {facts.source} is open from offset {offset} on", None
     else:
         last = (
             ""

@@ -33,10 +33,10 @@ ALGORITHMS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """The two signature headers of a request between workers of a group, "" for an absent one (KIP-507)."""
+    """The two signature headers of a request between workers of a group (KIP-507); None: it is absent."""
 
-    mac: str = ""  # base64
-    algorithm: str = ""  # Java's name
+    mac: str | None = None  # base64
+    algorithm: str | None = None  # Java's name
 
 
 NO_SIGNATURE = Signature()
@@ -79,7 +79,7 @@ def sign(body: bytes, key: SessionKey, algorithm: str) -> Signature:
 
 def check(body: bytes, signature: Signature, key: SessionKey | None, rules: SessionKeySettings) -> None:
     """Raises ConnectError unless a worker of this group signed *body* with *signature*."""
-    if not (signature.mac and signature.algorithm):
+    if not signature.mac or not signature.algorithm:
         raise ConnectError(400, MISSING_SIGNATURE)
     if signature.algorithm not in rules.accepted or signature.algorithm not in ALGORITHMS:
         raise ConnectError(

@@ -55,7 +55,7 @@ class SchemaReference:
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaVersion:
-    """One version of a subject. *rules* is the JSON text of its metadata and rule set; "" without any."""
+    """One version of a subject. *rules* is the JSON text of its metadata and rule set; None without any."""
 
     subject: SubjectName
     version: int
@@ -63,7 +63,7 @@ class SchemaVersion:
     text: str
     schema_type: str = AVRO
     references: tuple[SchemaReference, ...] = ()
-    rules: str = ""
+    rules: str | None = None
     is_deleted: bool = False  # softly: its id still resolves
 
     @property
@@ -151,11 +151,11 @@ def registration_of(version: SchemaVersion) -> dict[str, Any]:
             }
             for reference in version.references
         ]
-    return body | (json.loads(version.rules) if version.rules else {})
+    return body | ({} if version.rules is None else json.loads(version.rules))
 
 
-def parse_compatibility(value: Any) -> str:
-    """Returns the compatibility settings in a response as JSON text; "" if there are none. Raises RegistryResponseError."""
+def parse_compatibility(value: Any) -> str | None:
+    """Returns the compatibility settings in a response as JSON text; None if there are none. Raises RegistryResponseError."""
     if not isinstance(value, dict):
         raise RegistryResponseError("compatibility settings are no JSON object")
     settings = {
@@ -169,8 +169,8 @@ def parse_compatibility(value: Any) -> str:
     return _dumped(settings)
 
 
-def _dumped(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, sort_keys=True) if value else ""
+def _dumped(value: Mapping[str, Any]) -> str | None:
+    return json.dumps(value, sort_keys=True) if value else None
 
 
 def _text(value: Any) -> str:

@@ -80,10 +80,10 @@ def requests_of(step: SchemaStep) -> tuple[RegistryRequest, ...]:
             delete = RegistryRequest(method="DELETE", path=path, accepts=(404,))
             last = RegistryRequest(method="DELETE", path=f"{path}?permanent=true", accepts=(404,))
             return (delete, last) if permanently else (delete,)
-        case SetCompatibility(scope, ""):
-            return (RegistryRequest(method="DELETE", path=_setting_path("config", scope), accepts=(404,)),)
         case SetCompatibility(scope, settings):
             path = _setting_path("config", scope)
+            if settings is None:
+                return (RegistryRequest(method="DELETE", path=path, accepts=(404,)),)
             return (RegistryRequest(method="PUT", path=path, body=json.loads(settings)),)
 
 
@@ -101,7 +101,7 @@ def describe(step: SchemaStep) -> str:
         case DeleteVersion(subject, version_number, permanently):
             how = "permanently" if permanently else "softly"
             return f"delete version {version_number} of {subject.qualified} {how}"
-        case SetCompatibility(scope, ""):
+        case SetCompatibility(scope, None):
             return f"remove the compatibility settings of {_scope(scope)}"
         case SetCompatibility(scope, settings):
             return f"set the compatibility settings of {_scope(scope)} to {settings}"

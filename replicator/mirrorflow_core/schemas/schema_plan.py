@@ -95,10 +95,10 @@ class DeleteVersion:
 
 @dataclass(frozen=True, slots=True)
 class SetCompatibility:
-    """Gives a subject, or a context, the settings in a JSON text; "": none of its own."""
+    """Gives a subject, or a context, the settings in a JSON text; None: none of its own."""
 
     scope: SubjectName
-    settings: str
+    settings: str | None
 
 
 SchemaStep = SetContextMode | SetSubjectMode | RegisterVersion | DeleteVersion | SetCompatibility
@@ -550,7 +550,7 @@ def _with_settings(
             lasting.append(SetSubjectMode(copy, mode))
     yield from writes
     for scope, copy in known:
-        settings = source.compatibility.get(scope, "")
-        if settings != target.compatibility.get(copy, ""):
+        settings = source.compatibility.get(scope)
+        if settings != target.compatibility.get(copy):
             yield SetCompatibility(copy, settings)
     yield from lasting

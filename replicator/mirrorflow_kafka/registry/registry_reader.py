@@ -43,8 +43,8 @@ class RegistryReader:
     def __init__(self, client: RegistryClient, contexts: Iterable[str]) -> None:
         self._client = client
         self._contexts = tuple(contexts)
-        # By scope, in the order in which they were read: the mode and the compatibility settings.
-        self._settings: dict[SubjectName, tuple[str, str]] = {}
+        # By scope, in the order in which they were read: the mode and the compatibility settings; None: it has none of its own.
+        self._settings: dict[SubjectName, tuple[str | None, str | None]] = {}
 
     async def read(self) -> RegistryContents:
         """Returns the current contents."""
@@ -67,8 +67,10 @@ class RegistryReader:
                 context: settings[SubjectName(context, "")][0] or await self._default_mode()
                 for context in self._contexts
             },
-            subject_modes={scope: mode for scope, (mode, _) in settings.items() if scope.name and mode},
-            compatibility={scope: text for scope, (_, text) in settings.items() if text},
+            subject_modes={
+                scope: mode for scope, (mode, _) in settings.items() if scope.name and mode is not None
+            },
+            compatibility={scope: text for scope, (_, text) in settings.items() if text is not None},
             settings_read=frozenset(settings),
         )
 
@@ -127,7 +129,7 @@ class RegistryReader:
             self._settings.pop(scope, None)
             self._settings[scope] = settings
 
-    async def _settings_of(self, scope: SubjectName) -> tuple[str, str]:
+    async def _settings_of(self, scope: SubjectName) -> tuple[str | None, str | None]:
         mode, compatibility = await asyncio.gather(
             self._client.get(settings_request("mode", scope)),
             self._client.get(settings_request("config", scope)),
@@ -140,6 +142,6 @@ class RegistryReader:
         return _mode(await self._client.get(settings_request("mode", scope))) or READ_WRITE
 
 
-def _mode(response: Any) -> str:
+def _mode(response: Any) -> str | None:
     mode = response.get("mode") if isinstance(response, dict) else None
-    return mode if isinstance(mode, str) else ""
+    return mode if isinstance(mode, str) and mode else None

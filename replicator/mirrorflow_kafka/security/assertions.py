@@ -62,8 +62,8 @@ class SignedAssertion:
     private_key: Callable[[], bytes] = field(repr=False)
     passphrase: str = field(default="", repr=False)
     claims: Mapping[str, str] = field(default_factory=dict, repr=False)
-    template_file: str = ""
-    key_id: str = ""
+    template_file: str | None = None
+    key_id: str | None = None
     expires_in_s: int = 300
     not_before_s: int = 60
     has_id: bool = False
@@ -72,12 +72,12 @@ class SignedAssertion:
     def create(self) -> str:
         template = (
             json_object(read_text(self.template_file, "the template file").encode())
-            if self.template_file
+            if self.template_file is not None
             else {}
         )
         now = int(self.now())
         header = {
-            **({"kid": self.key_id} if self.key_id else {}),
+            **({} if self.key_id is None else {"kid": self.key_id}),
             **_mapping(template.get("header")),
             "alg": self.algorithm,
             "typ": "JWT",
@@ -139,7 +139,7 @@ class AssertionGrant:
     url: str
     assertion: Assertion
     client_id: str = field(default="", repr=False)
-    scope: str = ""
+    scope: str | None = None
     is_bearer: bool = False
     context: ssl.SSLContext | None = field(default=None, repr=False)
     limits: RequestLimits = DEFAULT_LIMITS
@@ -171,7 +171,7 @@ class AssertionGrant:
         )
         if self.client_id and not self.is_bearer:
             form["client_id"] = self.client_id
-        if self.scope:
+        if self.scope is not None:
             form["scope"] = self.scope
         headers = {"Accept": "application/json", "Cache-Control": "no-cache", "Content-Type": FORM}
         return IdentityRequest(
@@ -221,7 +221,7 @@ def assertion_of(properties: Mapping[str, str], number: Callable[..., float]) ->
         private_key=lambda: _read(key_file, "the private key file"),
         passphrase=properties.get(f"{prefix}private.key.passphrase", ""),
         claims={name: value for name, value in claims.items() if value},
-        template_file=properties.get(f"{prefix}template.file", ""),
+        template_file=properties.get(f"{prefix}template.file") or None,
         expires_in_s=int(number(properties, f"{prefix}claim.exp.seconds", 300, least=0, most=86_400)),
         not_before_s=int(number(properties, f"{prefix}claim.nbf.seconds", 60, least=0, most=3_600)),
         has_id=properties.get(f"{prefix}claim.jti.include", "").strip().lower() == "true",

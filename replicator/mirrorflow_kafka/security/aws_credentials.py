@@ -177,7 +177,7 @@ class ContainerCredentials:
     """Credentials of EKS Pod Identity or an ECS task, from an agent on the node."""
 
     url: str
-    token_file: str = ""
+    token_file: str | None = None
     token: str = field(default="", repr=False)
     limits: RequestLimits = DEFAULT_LIMITS
 
@@ -186,7 +186,7 @@ class ContainerCredentials:
 
     async def _request(self) -> AwsCredentials:
         token = self.token
-        if self.token_file:
+        if self.token_file is not None:
             token = _token_in(self.token_file, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
         headers = {"Accept": "application/json"} | ({"Authorization": token} if token else {})
         response = await send(IdentityRequest(url=self.url, headers=headers), self.limits)
@@ -343,7 +343,7 @@ def _source_of(
         _check_container_url(url)
         return ContainerCredentials(
             url=url,
-            token_file=environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", ""),
+            token_file=environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE") or None,
             token=environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", ""),
             limits=limits,
         )

@@ -64,7 +64,7 @@ class TokenSecurity:
     mechanism: str
     tokens: "TokenCache" = field(repr=False)
     extensions: Mapping[str, str] = field(repr=False)
-    refusal_hint: str = ""
+    refusal_hint: str | None = None
 
     def client(self, place: BrokerAddress) -> SaslClient:
         """Returns a new exchange with the broker at *place*."""

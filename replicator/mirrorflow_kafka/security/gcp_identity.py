@@ -104,7 +104,7 @@ class AccountKey:
             algorithm="RS256",
             private_key=lambda: key,
             claims=claims,
-            key_id=str(self.fields.get("private_key_id", "")),
+            key_id=str(self.fields.get("private_key_id", "")) or None,
             expires_in_s=3600,
             not_before_s=0,
         )

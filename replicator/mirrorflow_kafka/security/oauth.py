@@ -98,7 +98,7 @@ class ClientCredentials:
     url: str
     client_id: str = field(repr=False)
     client_secret: str = field(repr=False)
-    scope: str = ""
+    scope: str | None = None
     header_urlencode: bool = False
     context: ssl.SSLContext | None = field(default=None, repr=False)
     limits: RequestLimits = DEFAULT_LIMITS
@@ -115,7 +115,9 @@ class ClientCredentials:
         pair = [self.client_id, self.client_secret]
         if self.header_urlencode:
             pair = [quote_plus(word) for word in pair]
-        body = "grant_type=client_credentials" + (f"&scope={quote_plus(self.scope)}" if self.scope else "")
+        body = "grant_type=client_credentials" + (
+            "" if self.scope is None else f"&scope={quote_plus(self.scope)}"
+        )
         headers = {
             "Accept": "application/json",
             "Authorization": "Basic " + base64.b64encode(":".join(pair).encode()).decode(),

@@ -154,11 +154,11 @@ def check_classes(properties: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSettings:
-    """The source of tokens; `refusal_hint` says what may be missing if a broker refuses one."""
+    """The source of tokens; `refusal_hint` says what may be missing if a broker refuses one; None: nothing is known."""
 
     source: TokenSource = field(repr=False)
     warnings: tuple[str, ...] = ()
-    refusal_hint: str = ""
+    refusal_hint: str | None = None
 
 
 def token_settings(
@@ -259,7 +259,7 @@ def _credentials(
                 key=JAAS, problem=f"the option {option} is missing; the token endpoint needs it"
             )
     context, warnings = _endpoint_context(properties, options, url)
-    scope = properties.get(SCOPE_KEY) or options.get("scope", "")
+    scope = properties.get(SCOPE_KEY) or options.get("scope") or None
     limits = request_limits(properties)
     if assertion is not None:
         grant = AssertionGrant(

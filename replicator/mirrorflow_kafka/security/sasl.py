@@ -177,7 +177,7 @@ class OAuthBearerClient:
         extensions: Mapping[str, str],
         place: BrokerAddress,
         *,
-        refusal_hint: str = "",
+        refusal_hint: str | None = None,
     ) -> None:
         self.mechanism = place.mechanism
         self._refusal_hint = refusal_hint
@@ -202,7 +202,7 @@ class OAuthBearerClient:
     def refused(self, problem: str) -> str:
         """Drops the token, and returns *problem* with what may be missing."""
         self._tokens.forget()
-        return f"{problem}; {self._refusal_hint}" if self._refusal_hint else problem
+        return problem if self._refusal_hint is None else f"{problem}; {self._refusal_hint}"
 
 
 def chosen_mechanism(properties: Mapping[str, str]) -> str:

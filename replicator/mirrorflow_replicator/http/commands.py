@@ -352,7 +352,7 @@ def _task(number: str) -> int:
 
 
 def _require_json(request: Request) -> None:
-    media_type = request.content_type.partition(";")[0].strip().lower()
+    media_type = (request.content_type or "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise ConnectError(415, "HTTP 415 Unsupported Media Type")
 

@@ -169,10 +169,10 @@ class HttpConnection:
             path=path,
             query=query,
             body=bytes(body),
-            content_type=headers.get(b"content-type", b"").decode("latin-1"),
+            content_type=_text(headers.get(b"content-type")),
             signature=Signature(
-                mac=headers.get(_MAC, b"").decode("latin-1"),
-                algorithm=headers.get(_ALGORITHM, b"").decode("latin-1"),
+                mac=_text(headers.get(_MAC)),
+                algorithm=_text(headers.get(_ALGORITHM)),
             ),
         )
 
@@ -431,3 +431,7 @@ class HttpServer:
         if view.ready == self._was_ready:
             return view
         return replace(view, ready=self._was_ready, serving=self._was_ready)
+
+
+def _text(header: bytes | None) -> str | None:
+    return None if header is None else header.decode("latin-1")

@@ -26,13 +26,16 @@ Validate = Callable[[str, Mapping[str, str]], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One HTTP request. `path` is as sent (percent-encoded, no query), `query` is the part after the question mark."""
+    """One HTTP request. `path` is as sent (percent-encoded, no query), `query` is the part after the question mark.
+
+    `content_type` is the header of that name; None without one.
+    """
 
     method: str
     path: str
     query: str = ""
     body: bytes = b""
-    content_type: str = ""
+    content_type: str | None = None
     signature: Signature = NO_SIGNATURE
 
 

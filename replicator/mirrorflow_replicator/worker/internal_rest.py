@@ -179,10 +179,10 @@ async def call(
     port = parts.port or (443 if parts.scheme == "https" else 80)
     headers = [("Host", parts.netloc), ("Accept", JSON), ("Connection", "close")]
     if request.body:
-        headers.append(("Content-Type", request.content_type))
+        headers.append(("Content-Type", request.content_type or JSON))
     if request.method != "GET":
         headers.append(("Content-Length", str(len(request.body))))
-    if request.signature.mac:
+    if request.signature.mac is not None and request.signature.algorithm is not None:
         headers.append((SIGNATURE_HEADER, request.signature.mac))
         headers.append((ALGORITHM_HEADER, request.signature.algorithm))
     target = f"{request.path}?{request.query}" if request.query else request.path

@@ -23,8 +23,8 @@ def contents(model: RegistryModel, *contexts: str) -> RegistryContents:
     for scope in scopes:
         path = f"/config/{scope.qualified}" if scope.qualified else "/config"
         status, body = model.respond("GET", path)
-        if status == 200:
-            compatibility[scope] = parse_compatibility(body)
+        if status == 200 and (text := parse_compatibility(body)) is not None:
+            compatibility[scope] = text
     return RegistryContents(
         versions={version.key: version for version in versions},
         modes={context: model._mode((context, "")) for context in shown},
