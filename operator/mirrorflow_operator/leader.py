@@ -208,7 +208,7 @@ class Leader:
     pair_reconciler: PairReconciler
     metrics: Metrics
     poller: Poller
-    problem: str = "the cluster has not been read yet"  # why it does not work; "" while it does
+    problem: str | None = "the cluster has not been read yet"  # why it does not work; None while it does
     _since: float = field(default_factory=time.monotonic)
     _watches: Watches | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -236,12 +236,12 @@ class Leader:
             if self._watches is not None:
                 await self._watches.stop()
 
-    def liveness_problem(self) -> str:
-        """Returns why the process should be restarted, for the liveness probe; "" if it should not."""
+    def liveness_problem(self) -> str | None:
+        """Returns why the process should be restarted, for the liveness probe; None if it should not."""
         stuck_s = min(self.queue.stuck_s(), time.monotonic() - self._since)
-        if not self.problem and stuck_s > STUCK_MAX_S:
+        if self.problem is None and stuck_s > STUCK_MAX_S:
             return f"No pass has ended for {stuck_s:.0f} s."
-        return ""
+        return None
 
     def handle_event(self, kind: ObjectKind, event: str | None, body: Mapping[str, Any]) -> None:
         """Applies one watch event to the cache and queues what it affects."""
@@ -279,7 +279,7 @@ class Leader:
     async def _identify_kubernetes(self) -> None:
         """Reads the UID of kube-system, which identifies a Kubernetes cluster, for the ids of new flows."""
         async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
-            if self.cache.kubernetes_id:
+            if self.cache.kubernetes_id is not None:
                 return
             try:
                 namespace = await self.client.get("/api/v1/namespaces/kube-system")
@@ -335,7 +335,7 @@ class Leader:
                 self.metrics.failed_lists.labels(reason=type(error).__name__).inc()
                 self._log_retry(error)
             else:
-                self.problem = ""
+                self.problem = None
                 break
         return kinds
 

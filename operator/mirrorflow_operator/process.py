@@ -71,7 +71,7 @@ class Operator:
         """Connects the poller to the queue. Raises SettingsError where the CA file cannot be read."""
         self.poller = Poller(changed=self.queue.add, metrics=self.metrics, interval_s=self.settings.poll_s)
         file = self.settings.progress_ca
-        self.ca_bundle = CaBundle(file=file) if file else None
+        self.ca_bundle = None if file is None else CaBundle(file=file)
 
     async def run(self) -> int:
         """Runs until SIGTERM, SIGINT or a failure; returns the exit status."""
@@ -237,18 +237,18 @@ class Operator:
         since_s = [begun_s for begun_s in refused if begun_s is not None]
         return max(0.0, time.time() - min(since_s)) if since_s else 0.0
 
-    def _liveness_problem(self) -> str:
-        return "" if self.leader is None else self.leader.liveness_problem()
+    def _liveness_problem(self) -> str | None:
+        return None if self.leader is None else self.leader.liveness_problem()
 
-    def _readiness_problem(self) -> str:
-        """Returns why the process is not ready, "" if it is.
+    def _readiness_problem(self) -> str | None:
+        """Returns why the process is not ready, None if it is.
 
         A process that waits for the Lease is ready, because it would take over within seconds, unless the API
         server does not answer it.
         """
         if self.leader is not None:
             return self.leader.problem
-        return "" if self._lease is None else self._lease.takeover_problem
+        return None if self._lease is None else self._lease.takeover_problem
 
 
 def _watchdog(lease: Lease) -> None:
@@ -266,12 +266,12 @@ async def serving(
     host: str,
     port: int,
     metrics: Metrics,
-    liveness_problem: Callable[[], str],
-    readiness_problem: Callable[[], str],
+    liveness_problem: Callable[[], str | None],
+    readiness_problem: Callable[[], str | None],
 ) -> AsyncIterator[int]:
     """Serves inside the block, on the port that it yields (chosen by the OS where *port* is 0).
 
-    *liveness_problem* and *readiness_problem* return a sentence, or "" without a problem.
+    *liveness_problem* and *readiness_problem* return a sentence, or None without a problem.
     """
 
     async def healthz(_: web.Request) -> web.Response:
@@ -326,5 +326,5 @@ async def _one_request(request: web.Request, handler: Handler) -> web.StreamResp
     return response
 
 
-def _probe_response(problem: str) -> web.Response:
-    return web.Response(status=503 if problem else 200, text=problem or "ok")
+def _probe_response(problem: str | None) -> web.Response:
+    return web.Response(text="ok") if problem is None else web.Response(status=503, text=problem)

@@ -29,7 +29,7 @@ class Settings:
     listener_port: int = 8080
     poll_s: float = 30.0
     # A PEM file of CA certificates, to poll connectors that have a certificate over TLS
-    progress_ca: str = ""
+    progress_ca: str | None = None
     settle_s: float = SETTLE_S  # how long a new finding must hold before Ready changes
     workers: int = 8
     lease: str = "mirrorflow-operator"
@@ -58,7 +58,7 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         listener_host=host,
         listener_port=port,
         poll_s=_number(variables, "MIRRORFLOW_POLL_S", default.poll_s, minimum=0.1),
-        progress_ca=variables.get("MIRRORFLOW_PROGRESS_CA", ""),
+        progress_ca=variables.get("MIRRORFLOW_PROGRESS_CA") or None,
         settle_s=_number(variables, "MIRRORFLOW_SETTLE_S", default.settle_s, minimum=0, maximum=3_600),
         workers=int(
             _number(variables, "MIRRORFLOW_WORKERS", default.workers, minimum=1, maximum=WORKERS_MAX)

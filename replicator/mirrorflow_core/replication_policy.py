@@ -27,9 +27,9 @@ HEARTBEATS = "heartbeats"
 _INTERNAL_SEPARATOR = "."
 
 
-def flow_id(name: str, namespace: str, kubernetes_id: str) -> str:
-    """Returns the id of flow *name* in a namespace; *kubernetes_id*: of the Kubernetes cluster, "" if unknown."""
-    place = f"{namespace}.{kubernetes_id}" if kubernetes_id else namespace
+def flow_id(name: str, namespace: str, kubernetes_id: str | None) -> str:
+    """Returns the id of flow *name* in a namespace; *kubernetes_id*: of the Kubernetes cluster, None if unknown."""
+    place = namespace if kubernetes_id is None else f"{namespace}.{kubernetes_id}"
     return f"{name}{_PLACE}{place}"
 
 

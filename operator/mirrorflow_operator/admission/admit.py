@@ -18,7 +18,11 @@ from mirrorflow_operator.status.observation import Admission, Resource
 
 
 def admit(
-    resource: Resource, *, versions: Sequence[str], kubernetes_id: str = "", conflict: Problem | None = None
+    resource: Resource,
+    *,
+    versions: Sequence[str],
+    kubernetes_id: str | None = None,
+    conflict: Problem | None = None,
 ) -> Admission:
     """Returns the admission of *resource*.
 
@@ -57,7 +61,7 @@ def _patch(version: str, minor: str) -> int:
     return int(patch) if before == minor and before.count(".") == 1 and patch.isdecimal() else -1
 
 
-def _flow_id(resource: Resource, kubernetes_id: str) -> str:
+def _flow_id(resource: Resource, kubernetes_id: str | None) -> str:
     """Returns the id that the spec sets, else the pinned one, else that of a new flow."""
     config = {} if resource.flow is None else resource.flow.spec.connectors.source.config
     return (

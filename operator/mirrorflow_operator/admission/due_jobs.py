@@ -92,7 +92,7 @@ def _is_to_start_again(job: ObservedJob, now_s: float) -> bool:
 
 
 def _follows_no_more(job: ObservedJob) -> bool:
-    return job.kind is RunKind.ARCHIVE and job.run_id == FOLLOWING and bool(job.outcome)
+    return job.kind is RunKind.ARCHIVE and job.run_id == FOLLOWING and job.outcome is not None
 
 
 def _newest_export(jobs: Sequence[ObservedJob]) -> str:
@@ -127,5 +127,5 @@ def _step(job: ObservedJob | None, run_id: str) -> tuple[object, ...]:
 
 def _kept(jobs: Sequence[ObservedJob], kind: RunKind) -> list[str]:
     """Returns the newest ended Jobs, to keep; the CronJob's own limits apply to those of a schedule."""
-    ended = [job for job in jobs if job.kind is kind and job.run_id and job.outcome]
+    ended = [job for job in jobs if job.kind is kind and job.run_id and job.outcome is not None]
     return [job.name for job in sorted(ended, key=lambda job: -(job.ended_s or job.created_s))[:ENDED_KEPT]]

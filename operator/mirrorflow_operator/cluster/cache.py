@@ -100,7 +100,9 @@ class ClusterCache:
     flows: dict[Key, CachedFlow] = field(default_factory=dict)
     cross_flow_checks: CrossFlowChecks = field(default_factory=CrossFlowChecks)
     pairs: PairCache = field(default_factory=PairCache)
-    kubernetes_id: str = ""  # the uid of kube-system, which identifies the cluster; "" where unknown
+    kubernetes_id: str | None = (
+        None  # the uid of kube-system, which identifies the cluster; None where unknown
+    )
     unreadable: dict[str, str] = field(default_factory=dict)  # namespaces that may not be read, and why
     # Monotonic time of the last watch event of each kind.
     watched_at: dict[str, float] = field(default_factory=dict)

@@ -193,7 +193,7 @@ def observed_deployment(body: Object) -> ObservedDeployment:
             for condition in status.get("conditions") or ()
         ),
         image=container.get("image", ""),
-        mode=next(iter(container.get("args") or ()), ""),
+        mode=next(iter(container.get("args") or ()), None),
         connectors=connectors_in(container, connector_of(body)),
         selector=",".join(f"{name}={value}" for name, value in sorted(selector.items())),
     )
@@ -229,11 +229,11 @@ def observed_job(body: Object, kind: RunKind) -> ObservedJob:
         created_s=created_s(body),
         started_s=parse_timestamp(status.get("startTime", "")),
         ended_s=parse_timestamp(status.get("completionTime") or ended.get("lastTransitionTime", "")),
-        outcome=ended.get("type", ""),
-        reason=ended.get("reason", ""),
-        message=ended.get("message", "")[:MESSAGE_MAX],
+        outcome=ended.get("type"),
+        reason=ended.get("reason"),
+        message=_bounded(ended.get("message"), MESSAGE_MAX),
         suspended=bool(body["spec"].get("suspend")),
-        queue=_label(body, QUEUE_LABEL),
+        queue=_label(body, QUEUE_LABEL) or None,
     )
 
 
@@ -261,7 +261,7 @@ def observed_pod(body: Object) -> ObservedPod:
         uid=metadata["uid"],
         phase=status.get("phase", "Pending"),
         ready=(conditions.get("Ready") or {}).get("status") == "True",
-        ip=status.get("podIP", ""),
+        ip=status.get("podIP") or None,
         connectors=connectors_in(_replicator(body), connector_of(body)),
         is_secure=(metadata.get("annotations") or {}).get(SCHEME_ANNOTATION) == HTTPS,
         deleting="deletionTimestamp" in metadata,
@@ -276,16 +276,21 @@ def observed_pod(body: Object) -> ObservedPod:
         created_s=created_s(body),
         started_s=parse_timestamp(running.get("startedAt", "")),
         restarts=container.get("restartCount", 0),
-        waiting_reason=waiting.get("reason", ""),
-        waiting_message=waiting.get("message", "")[:MESSAGE_MAX],
-        terminated_reason=ended.get("reason", ""),
-        terminated_message=ended.get("message", "")[:message_max],
+        waiting_reason=waiting.get("reason"),
+        waiting_message=_bounded(waiting.get("message"), MESSAGE_MAX),
+        terminated_reason=ended.get("reason"),
+        terminated_message=_bounded(ended.get("message"), message_max),
         exit_code=ended.get("exitCode"),
-        unscheduled_message=scheduled.get("message", "")[:MESSAGE_MAX]
+        unscheduled_message=_bounded(scheduled.get("message"), MESSAGE_MAX)
         if scheduled.get("status") == "False"
-        else "",
-        template_hash=_label(body, "pod-template-hash"),
+        else None,
+        template_hash=_label(body, "pod-template-hash") or None,
     )
+
+
+def _bounded(text: str | None, length_max: int) -> str | None:
+    """Returns the beginning of *text*; None if there is none, or it is empty."""
+    return text[:length_max] if text else None
 
 
 def _failing_init_container(status: Object) -> Object:

@@ -44,8 +44,8 @@ class PairCache:
             key.namespace == namespace and pair.status.runs == name for key, pair in self.pairs.items()
         )
 
-    def stopping_pair(self, flow: Key) -> str:
-        """Returns the pair of which a switchover has ended the flow, so that it has no work; "" if none has."""
+    def stopping_pair(self, flow: Key) -> str | None:
+        """Returns the pair of which a switchover has ended the flow, so that it has no work; None if none has."""
         namespace, name = flow
         return next(
             (
@@ -53,7 +53,7 @@ class PairCache:
                 for key, resource in self.pairs.items()
                 if key.namespace == namespace and name in _ended_flows_of(resource)
             ),
-            "",
+            None,
         )
 
     def pairs_of(self, flow: Key) -> frozenset[PairKey]:

@@ -29,35 +29,36 @@ def poll_targets(
     connectors = [
         PollTarget(
             uid=pod.uid,
-            host=pod.ip,
+            host=address,
             ready=pod.ready,
             connector=polled_name(pod, connector, connector_names),
             tls=_tls_parameters(key, host, pod, ca_bundle),
         )
         for host, pod in pods
-        if _is_pollable(pod)
+        if (address := _address_of(pod)) is not None
         for connector in pod.connectors
     ]
     jobs = [
-        PollTarget(uid=pod.uid, host=pod.ip, ready=pod.ready, port=PROGRESS_PORT)
+        PollTarget(uid=pod.uid, host=address, ready=pod.ready, port=PROGRESS_PORT)
         for _, pod in drivers
-        if _is_pollable(pod)
+        if (address := _address_of(pod)) is not None
     ]
     return connectors + jobs
 
 
-def polled_name(pod: ObservedPod, connector: str, connector_names: Mapping[ConnectorKind, str]) -> str:
-    """Returns the name by which *pod* is polled for *connector*; "" where the pod runs only one."""
+def polled_name(pod: ObservedPod, connector: str, connector_names: Mapping[ConnectorKind, str]) -> str | None:
+    """Returns the name by which *pod* is polled for *connector*; None where the pod runs only one."""
     if len(pod.connectors) < 2:
-        return ""
+        return None
     kind = next(
         (connector_kind for connector_kind in ConnectorKind if connector_kind.value == connector), None
     )
-    return "" if kind is None else connector_names.get(kind, kind.java_class)
+    return None if kind is None else connector_names.get(kind, kind.java_class)
 
 
-def _is_pollable(pod: ObservedPod) -> bool:
-    return bool(pod.ip) and pod.phase == "Running" and not pod.deleting
+def _address_of(pod: ObservedPod) -> str | None:
+    """Returns the address at which *pod* is polled; None while it is not."""
+    return pod.ip if pod.phase == "Running" and not pod.deleting else None
 
 
 def _tls_parameters(

@@ -60,7 +60,7 @@ class PollTarget:
     host: str  # an IP address, so no DNS lookup is needed
     ready: bool = False  # the pod's readiness; a change makes the poller poll the pod soon
     port: int = HTTP_PORT
-    connector: str = ""  # the connector's name where the pod runs several; "" for the only one
+    connector: str | None = None  # the connector's name where the pod runs several; None for the only one
     tls: TlsParameters | None = None
 
 
@@ -84,7 +84,7 @@ def session() -> aiohttp.ClientSession:
 
 async def request_progress(client: aiohttp.ClientSession, target: PollTarget, *, now_s: float) -> Reading:
     """Requests the progress of the pod at *target*; the Reading is stamped with *now_s* (wall clock)."""
-    query = {"connector": target.connector} if target.connector else {}
+    query = {} if target.connector is None else {"connector": target.connector}
     try:
         status, body = await get(client, target, PATH, query, max_bytes=BODY_MAX_BYTES)
     except TimeoutError:

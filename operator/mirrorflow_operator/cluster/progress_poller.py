@@ -32,7 +32,7 @@ from mirrorflow_operator.status.observation import Key
 from mirrorflow_operator.status.pod_reports import Reading, Replicating
 
 _LOG = logging.getLogger(__name__)
-_TargetId = tuple[str, str]  # the pod's uid, and the connector's name where the pod runs several
+_TargetId = tuple[str, str | None]  # as `uid` and `connector` of a PollTarget
 
 INTERVAL_S: Final = 30.0
 JITTER: Final = 0.1  # of the interval, in both directions; three polls end within `observation.FRESH_S`
@@ -112,7 +112,7 @@ class Poller:
     def remove(self, key: Key) -> None:
         self.set_targets(key, ())
 
-    def reading(self, uid: str, connector: str = "") -> Reading | None:
+    def reading(self, uid: str, connector: str | None = None) -> Reading | None:
         """Returns the pod's last reading, of *connector* where it runs several; None before a first poll."""
         entry = self._entries.get((uid, connector))
         return None if entry is None else entry.reading

@@ -61,19 +61,19 @@ class SwitchoverJobReader:
     async def _observed(self, job: Body, pods: Sequence[Body]) -> ObservedSwitchoverJob:
         """*pods*: those of *job*, newest first."""
         report = await self._report(pods)
-        problem = ""
+        problem = None
         if report is None and pods:
             problems = pod_problems(
                 observed_pod(pods[0]), "switchover", "connectors.source", None, self.wall_clock()
             )
-            problem = next((failure.message for failure in problems), "")
+            problem = next((failure.message for failure in problems), None)
         conditions = (job.get("status") or {}).get("conditions") or ()
         annotations = job["metadata"].get("annotations") or {}
         return ObservedSwitchoverJob(
             name=job["metadata"]["name"],
             uid=job["metadata"]["uid"],
             switchover=job["metadata"]["labels"][SWITCHOVER_LABEL],
-            request=annotations.get(REQUEST_ANNOTATION, ""),
+            request=annotations.get(REQUEST_ANNOTATION),
             prepared=digests_in(annotations),
             is_complete=any(
                 condition.get("type") in {"Complete", "Failed"} and condition.get("status") == "True"

@@ -91,7 +91,7 @@ class ObservedDeployment:
     ready: int = 0
     conditions: tuple[DeploymentCondition, ...] = ()
     image: str = ""
-    mode: str = ""  # a value of `MODES`
+    mode: str | None = None  # a value of `MODES`; None: the container names none
     connectors: tuple[str, ...] = ()  # the connectors that its pods run, as `ConnectorKind` names them
     selector: str = ""  # the label selector of its pods, as text
 

@@ -143,7 +143,7 @@ def _objects(
         plan(flow, POD_LAYOUT, flow_id=flow_id),
         image=f"{settings.replicator_image}:{version}",
         shapes=steps,
-        verifies=bool(settings.progress_ca),
+        verifies=settings.progress_ca is not None,
         seed_replaces_source=due.runs.replaces_source,
         operator_namespace=settings.pod_namespace,
     )

@@ -315,10 +315,11 @@ def _response(error: OperatorError) -> str:
     return error.response if isinstance(error, ApiServerError) else str(error)
 
 
-def _part_of(planned: Object) -> str:
-    """Returns the connector or the Spark job that *planned* belongs to; "" where it belongs to the flow."""
+def _part_of(planned: Object) -> str | None:
+    """Returns the connector or the Spark job that *planned* belongs to; None where it belongs to the flow."""
     labels = planned["metadata"]["labels"]
-    return str(labels.get(CONNECTOR_LABEL) or labels.get(RUN_LABEL) or "")
+    part: str | None = labels.get(CONNECTOR_LABEL) or labels.get(RUN_LABEL)
+    return part
 
 
 def _lacks(planned: Object, refused: Mapping[ObjectId, RefusedObject]) -> bool:
@@ -327,7 +328,7 @@ def _lacks(planned: Object, refused: Mapping[ObjectId, RefusedObject]) -> bool:
         return False
     part = _part_of(planned)
     return any(
-        (refused_object.is_absent and refused_object.part in {"", part})
+        (refused_object.is_absent and refused_object.part in {None, part})
         or (refused_object.is_config and refused_object.part == part)
         for refused_object in refused.values()
     )

@@ -35,7 +35,7 @@ class ObservedFlow:
     resource: Resource
     now_s: float
     conflict: Problem | None  # with another flow
-    kubernetes_id: str  # the id of the Kubernetes cluster; "" where unknown
+    kubernetes_id: str | None  # the id of the Kubernetes cluster; None where unknown
     unreadable: str  # why the flow's namespace cannot be read; "" if it can
     children: Mapping[ObjectId, CachedChild]
     deployments: Mapping[str, ObservedDeployment]  # by connector name
@@ -44,7 +44,7 @@ class ObservedFlow:
     schedules_created_s: Mapping[RunKind, float]  # of the CronJobs, by the kind of their runs
     has_stuck_pods: bool
     is_started: bool = False  # by a switchover of its pair
-    stopped_by: str = ""  # the pair of which a switchover has ended it; "" if none has
+    stopped_by: str | None = None  # the pair of which a switchover has ended it; None if none has
     # By connector name, with Events and that connector's reading.
     pods: Mapping[str, tuple[ObservedPod, ...]] = field(default_factory=dict)
 
@@ -67,7 +67,7 @@ class ObservedFlow:
         state = flow.spec.state
         if self.is_started and state is State.STOPPED:
             state = State.RUNNING
-        elif self.stopped_by:
+        elif self.stopped_by is not None:
             state = State.STOPPED
         spec = flow.spec.model_copy(update={"state": state})
         resource = replace(
@@ -161,7 +161,9 @@ class Observer:
             jobs=tuple([await self._job(key[0], job, observed.now_s) for job in observed.jobs]),
         )
 
-    async def _pod(self, namespace: str, pod: ObservedPod, now_s: float, connector: str = "") -> ObservedPod:
+    async def _pod(
+        self, namespace: str, pod: ObservedPod, now_s: float, connector: str | None = None
+    ) -> ObservedPod:
         """Returns *pod* with its Kubernetes Events and its last reading.
 
         *connector* names the connector to read where the pod runs several.

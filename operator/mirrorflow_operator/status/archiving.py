@@ -65,7 +65,7 @@ def _exported(job: ObservedJob, current: ArchiveStatus, observation: Observation
         "job": job.name,
         "phase": phase.value,
         "start_time": None if phase is RunPhase.PENDING else timestamp(job.started_s or job.created_s),
-        "completion_time": timestamp(job.ended_s or observation.now_s) if job.outcome else None,
+        "completion_time": None if job.outcome is None else timestamp(job.ended_s or observation.now_s),
         "message": "" if report is None else report.message,
     }
     if report is not None and report.commit:
@@ -156,7 +156,7 @@ def restore_status(observation: Observation, flow: MirrorFlow | None) -> Restore
     update: dict[str, object] = {
         "phase": phase.value,
         "start_time": recorded.start_time or (None if phase is RunPhase.PENDING else timestamp(started_s)),
-        "completion_time": timestamp(job.ended_s or observation.now_s) if job.outcome else None,
+        "completion_time": None if job.outcome is None else timestamp(job.ended_s or observation.now_s),
     }
     if report is not None:
         update |= {

@@ -352,8 +352,9 @@ def _connectors(
     if not workloads:
         return None
     statuses = {workload.observed.kind.value: connector_status(workload, flow) for workload in workloads}
-    for part in {refused.part for refused in observation.refused if refused.is_absent} & statuses.keys():
-        if statuses[part].phase is Phase.PENDING:
+    absent = {refused.part for refused in observation.refused if refused.is_absent}
+    for part in absent & statuses.keys():
+        if part is not None and statuses[part].phase is Phase.PENDING:
             statuses[part] = statuses[part].model_copy(update={"phase": Phase.FAILED})
     if observation.runs.replaces_source and statuses.get("source", _NONE).phase is Phase.STOPPED:
         statuses["source"] = statuses["source"].model_copy(update={"phase": Phase.PENDING})
@@ -408,7 +409,7 @@ def reading_digest(reading: Reading) -> Hashable:
         lags_unknown=min(summary.lags_unknown, 1),
         lag_s=None,
         records_per_s=0.0,
-        reasons=tuple(sorted(summary.reasons)),
+        reasons=tuple(sorted(summary.reasons, key=lambda row: (row.reason, row.number, row.example or ""))),
         source=_digest_of_side(summary.source),
         target=_digest_of_side(summary.target),
         checkpoints=None if checkpoints is None else _digest_of_checkpoints(checkpoints, stale_s),

@@ -39,9 +39,8 @@ class Resource:
     errors: tuple[FieldError, ...] = ()
     newer_fields: tuple[FieldError, ...] = ()
     is_reconciliation_paused: bool = False  # by `names.PAUSE_ANNOTATION`
-    stopped_by: str = (
-        ""  # the pair whose other member is active, so that the flow is stopped; "": its spec decides
-    )
+    # The pair whose other member is active, so that the flow is stopped; None: its spec decides.
+    stopped_by: str | None = None
     held_by: tuple[str, ...] = ()  # finalizers that delay its deletion; empty where it is not being deleted
     status: Status = field(default_factory=Status)  # empty where there is no readable status
 
@@ -77,13 +76,16 @@ class PodEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedPod:
-    """One pod of a connector: the state of its one container, its events and its last reading."""
+    """One pod of a connector: the state of its one container, its events and its last reading.
+
+    None: Kubernetes reports no such reason or message.
+    """
 
     name: str
     uid: str = ""
     phase: str = "Pending"
     ready: bool = False
-    ip: str = ""
+    ip: str | None = None  # None: not assigned yet
     connectors: tuple[str, ...] = ()  # the connectors that it runs, as `ConnectorKind` names them
     is_secure: bool = False  # it serves TLS
     deleting: bool = False
@@ -91,13 +93,13 @@ class ObservedPod:
     created_s: float = 0.0
     started_s: float | None = None  # of the running container
     restarts: int = 0
-    waiting_reason: str = ""  # ImagePullBackOff, CreateContainerConfigError, CrashLoopBackOff ...
-    waiting_message: str = ""
-    terminated_reason: str = ""  # of the last container that ended: OOMKilled, Error ...
-    terminated_message: str = ""
+    waiting_reason: str | None = None  # ImagePullBackOff, CreateContainerConfigError, CrashLoopBackOff ...
+    waiting_message: str | None = None
+    terminated_reason: str | None = None  # of the last container that ended: OOMKilled, Error ...
+    terminated_message: str | None = None
     exit_code: int | None = None
-    unscheduled_message: str = ""  # of the condition PodScheduled=False
-    template_hash: str = ""  # identifies the template, as the Deployment controller labels it
+    unscheduled_message: str | None = None  # of the condition PodScheduled=False
+    template_hash: str | None = None  # identifies the template, as the Deployment controller labels it
     events: tuple[PodEvent, ...] = ()
     reading: Reading | None = None  # None: not polled yet
 
@@ -120,20 +122,20 @@ class ObservedConnector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedJob:
-    """The Job of one run and its drivers; `outcome` is Kubernetes' Complete or Failed, "" until then."""
+    """The Job of one run and its drivers; `outcome` is Kubernetes' Complete or Failed, None until then."""
 
     name: str
     kind: RunKind
     uid: str = ""
-    run_id: str = ""  # "": started by the schedule
+    run_id: str = ""  # "" as in a spec without a run: started by the schedule
     created_s: float = 0.0
     started_s: float | None = None  # set again after each pause
     ended_s: float | None = None
-    outcome: str = ""
-    reason: str = ""
-    message: str = ""
+    outcome: str | None = None
+    reason: str | None = None  # of the outcome, as below
+    message: str | None = None
     suspended: bool = False
-    queue: str = ""  # of Kueue, which alone suspends and resumes the Job then
+    queue: str | None = None  # of Kueue, which alone suspends and resumes the Job then
     pods: tuple[ObservedPod, ...] = ()
     events: tuple[PodEvent, ...] = ()  # of the Job itself, where it has no pods
 
@@ -165,14 +167,14 @@ class AssessmentMemory:
 class RefusedObject:
     """An object of the plan that could not be written in this pass, and why.
 
-    `part`: its connector or Spark job; "" where it belongs to the flow. `is_taken`: an object of its name has
+    `part`: its connector or Spark job; None where it belongs to the flow. `is_taken`: an object of its name has
     another owner. `is_final`: only a change of the spec or of the cluster can help. `is_absent`: the flow has no such object
     yet; otherwise an earlier version stays. `is_config`: it has the properties of pods.
     """
 
     name: str  # its kind and name
     message: str
-    part: str = ""
+    part: str | None = None
     is_taken: bool = False
     is_final: bool = False
     is_absent: bool = False

@@ -43,7 +43,7 @@ _READY: Final = PairConditionType.READY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveMember:
-    """Who is active, and which flow runs although its spec says Stopped: see `PairStatus`."""
+    """Who is active, and which flow runs although its spec says Stopped; with the values of `PairStatus`, where "" is none."""
 
     active: str = ""
     promoted_by: str = ""
@@ -70,16 +70,16 @@ def problems_of(pair: PairResource, flows: Mapping[str, Resource]) -> tuple[Fiel
     )
 
 
-def why_not_switched(observation: PairObservation) -> str:
-    """Returns why no Job can be planned now; "" if one can."""
+def why_not_switched(observation: PairObservation) -> str | None:
+    """Returns why no Job can be planned now; None if one can."""
     if observation.pair is None:
-        return ""
+        return None
     if problems := problems_of(observation.pair, observation.flows):
         return " ".join(map(str, problems))
     unseen = [
         name for name, flow in observation.flows.items() if not (flow.status.flow_id and flow.status.version)
     ]
-    return f"MirrorFlow {unseen[0]} has no status yet." if unseen else ""
+    return f"MirrorFlow {unseen[0]} has no status yet." if unseen else None
 
 
 def active_member(observation: PairObservation) -> ActiveMember:

@@ -112,12 +112,12 @@ class ObservedSwitchoverJob:
     name: str
     uid: str
     switchover: str
-    request: str = ""  # what it was created for, as of `request_of`
+    request: str | None = None  # what it was created for, as of `request_of`; None: it does not say
     # The digests of the files with objects that are created while it runs (plan/prepared_objects.py), by file.
     prepared: Mapping[str, str] = field(default_factory=dict)
     is_complete: bool = False
     report: SwitchoverReport | None = None
-    problem: str = ""  # why it has no working pod; "" where it has one, or none is known
+    problem: str | None = None  # why it has no working pod; None where it has one, or no reason is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,10 +112,10 @@ def pod_problems(
     warnings = [event.message for event in pod.events if now_s - event.last_seen_s <= EVENT_MAX_AGE_S]
     if pod.started_s is None:
         for text in (*warnings, pod.waiting_message):
-            missing = _MISSING.search(text)
+            missing = _MISSING.search(text or "")
             if missing is not None:
                 yield Problem(Reason.SECRET_MISSING, _missing(missing[1], missing[2], subject, flow))
-    if pod.unscheduled_message:
+    if pod.unscheduled_message is not None:
         yield _quoting(
             Reason.NOT_SCHEDULED, f"The {subject}'s pod cannot be scheduled", pod.unscheduled_message
         )
@@ -150,7 +150,7 @@ def _exit_problems(pod: ObservedPod, subject: str, path: str) -> Iterator[Proble
             f"{path}.resources.limits.memory.",
         )
     elif pod.exit_code == SETTINGS_EXIT:
-        last = pod.terminated_message.strip().rpartition("\n")[2]
+        last = (pod.terminated_message or "").strip().rpartition("\n")[2]
         yield _quoting(Reason.SETTINGS_REFUSED, f"The {subject} refuses its settings", last)
     elif pod.waiting_reason == "CrashLoopBackOff":
         yield Problem(
@@ -160,8 +160,8 @@ def _exit_problems(pod: ObservedPod, subject: str, path: str) -> Iterator[Proble
         )
 
 
-def _quoting(reason: Reason, what: str, message: str) -> Problem:
-    quote = bounded(message, QUOTE_MAX)
+def _quoting(reason: Reason, what: str, message: str | None) -> Problem:
+    quote = bounded(message or "", QUOTE_MAX)
     return Problem(reason, f"{what}: {quote}" if quote else f"{what}.")
 
 

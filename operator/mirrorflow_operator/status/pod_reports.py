@@ -82,7 +82,7 @@ class Report:
     records_per_s: int = 0
     bytes_per_s: int = 0
     estimated_s: int | None = None
-    guarantee: str = ""
+    guarantee: str | None = None
     windows: WindowCounts
     source_records: int = 0
     target_records: int = 0
@@ -91,7 +91,7 @@ class Report:
     archived_records: int = 0  # all those of the archive
     archived_s: float | None = None  # when all that was new was last found to be archived
     cost: RunCost
-    message: str = ""
+    message: str | None = None
 
 
 def parse_report(text: str) -> Report | None:
@@ -126,7 +126,7 @@ def report_from_json(value: Mapping[str, Any]) -> Report | None:
         records_per_s=_count(value.get("recordsPerSecond")),
         bytes_per_s=_count(value.get("bytesPerSecond")),
         estimated_s=None if estimated is None else _count(estimated),
-        guarantee=matching(_GUARANTEE, value.get("guarantee")),
+        guarantee=matching(_GUARANTEE, value.get("guarantee")) or None,
         windows=WindowCounts(**{name: _count(windows.get(name)) for name in WindowCounts.model_fields}),
         source_records=_count(value.get("sourceRecords")),
         target_records=_count(value.get("targetRecords")),
@@ -177,15 +177,15 @@ class SideReachability(Enum):
 class SideSummary:
     """One cluster as the connector sees it.
 
-    `reason` is the replicator's error, "" where the cluster is reachable; `message` is its sentence, "" from a
+    `reason` is the replicator's error, None where the cluster is reachable; `message` is its sentence, None from a
     replicator that does not report it.
     """
 
     reach: SideReachability = SideReachability.UNKNOWN
-    reason: str = ""
-    message: str = ""
+    reason: str | None = None
+    message: str | None = None
     since_s: float | None = None  # for how many seconds
-    cluster_id: str = ""
+    cluster_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +222,7 @@ class ReasonCount(NamedTuple):
 
     reason: str
     number: int
-    example: str = ""
+    example: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +287,7 @@ class Reading:
     summary: Summary | None = None
     report: Report | None = None
     failure: PollFailure | None = None
-    problem: str = ""
+    problem: str | None = None
 
 
 def parse_reading(body: bytes, *, read_at_s: float) -> Reading:
@@ -350,10 +350,10 @@ def _summary(value: Mapping[str, Any]) -> Summary:
 def _side(value: Mapping[str, Any]) -> SideSummary:
     return SideSummary(
         reach=_enum(SideReachability, value.get("reach"), SideReachability.UNKNOWN),
-        reason=matching(_WORD, value.get("reason")),
-        message=_sentence(value.get("message"), SIDE_MESSAGE_MAX),
+        reason=matching(_WORD, value.get("reason")) or None,
+        message=_sentence(value.get("message"), SIDE_MESSAGE_MAX) or None,
         since_s=number(value.get("sinceSeconds")),
-        cluster_id=matching(_ID, value.get("clusterId")),
+        cluster_id=matching(_ID, value.get("clusterId")) or None,
     )
 
 
@@ -395,7 +395,7 @@ def _reasons(value: Any) -> tuple[ReasonCount, ...]:
     rows = value[:REASONS_MAX] if isinstance(value, list) else []
     counts = [
         ReasonCount(
-            matching(_WORD, row.get("reason")), count(row.get("count")), _sentence(row.get("example"))
+            matching(_WORD, row.get("reason")), count(row.get("count")), _sentence(row.get("example")) or None
         )
         for row in rows
         if isinstance(row, dict)

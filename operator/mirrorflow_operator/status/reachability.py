@@ -63,9 +63,9 @@ def changed_cluster(observation: Observation) -> tuple[str, str, str] | None:
         (ConditionType.TARGET_REACHABLE, before.target),
     ):
         other = next(
-            (cluster_id for cluster_id in _ids(observation, kind) if known and cluster_id != known), ""
+            (cluster_id for cluster_id in _ids(observation, kind) if known and cluster_id != known), None
         )
-        if other:
+        if other is not None:
             return _SIDES[kind], known, other
     return None
 
@@ -82,4 +82,8 @@ def _ids(observation: Observation, kind: ConditionType) -> Iterator[str]:
         return  # a write was refused, so the pods may be of an earlier spec
     for observed in observation.connectors:
         if not has_outdated_pods(observed):
-            yield from (side.cluster_id for side in _sides_of(observation, observed, kind) if side.cluster_id)
+            yield from (
+                side.cluster_id
+                for side in _sides_of(observation, observed, kind)
+                if side.cluster_id is not None
+            )

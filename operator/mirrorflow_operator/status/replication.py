@@ -229,7 +229,7 @@ def _halted(
             kind, Reason.PAUSED, "spec.state is Paused: no records are copied, and the pods keep running."
         )
     pair = observation.resource.stopped_by
-    why = f"MirrorPair {pair} was switched over" if pair else "spec.state is Stopped"
+    why = f"MirrorPair {pair} was switched over" if pair is not None else "spec.state is Stopped"
     if observed is not None and has_pods(observed):
         return no(kind, Reason.STOPPING, f"{why}, and a pod has not ended yet.")
     return no(kind, Reason.STOPPED, f"{why}: there are no pods.")
@@ -376,7 +376,7 @@ def _explained(reasons: Sequence[ReasonCount]) -> str:
 
 def _explained_cause(reason: ReasonCount) -> str:
     hint = f" ({_HINTS[reason.reason]})" if reason.reason in _HINTS else ""
-    example = f", as {reason.example.rstrip('.')}" if reason.example else ""
+    example = f", as {reason.example.rstrip('.')}" if reason.example is not None else ""
     return f"{reason.number} {reason.reason}{hint}{example}"
 
 

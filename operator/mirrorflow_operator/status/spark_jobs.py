@@ -80,7 +80,7 @@ def is_open(kind: RunKind, run_id: str, status: Status, jobs: Iterable[ObservedJ
         is_recorded = has_ended(status.restore if kind is RunKind.RESTORE else status.seed, run_id)
     if not run_id or is_recorded:
         return False
-    return not any(job.kind is kind and job.run_id == run_id and job.outcome for job in jobs)
+    return not any(job.kind is kind and job.run_id == run_id and job.outcome is not None for job in jobs)
 
 
 def has_ended(status: RunStatus | None, run_id: str) -> bool:
@@ -93,7 +93,7 @@ def is_older(job: ObservedJob, recorded: ArchiveStatus | VerifyStatus) -> bool:
     if job.name == recorded.job or recorded.phase in UNFINISHED:
         return False
     ended_s = parse_timestamp(recorded.completion_time or "") or 0.0
-    return bool(job.outcome) and (job.ended_s or job.created_s) < ended_s
+    return job.outcome is not None and (job.ended_s or job.created_s) < ended_s
 
 
 def newest_job(jobs: Iterable[ObservedJob], kind: RunKind, run_id: str | None = None) -> ObservedJob | None:
@@ -101,7 +101,7 @@ def newest_job(jobs: Iterable[ObservedJob], kind: RunKind, run_id: str | None = 
     candidates = [job for job in jobs if job.kind is kind and run_id in {None, job.run_id}]
     return max(
         candidates,
-        key=lambda job: (bool(job.outcome) and run_id is not None, job.created_s, job.name),
+        key=lambda job: (job.outcome is not None and run_id is not None, job.created_s, job.name),
         default=None,
     )
 
@@ -113,7 +113,7 @@ def driver_reports(job: ObservedJob) -> list[tuple[ObservedPod, Report]]:
 
 
 def _report(pod: ObservedPod, kind: RunKind) -> Report | None:
-    report = parse_report(pod.terminated_message) if pod.terminated_message else None
+    report = None if pod.terminated_message is None else parse_report(pod.terminated_message)
     if report is None and pod.reading is not None:
         report = pod.reading.report
     return report if report is not None and report.kind is kind else None
@@ -132,23 +132,23 @@ def live_driver(job: ObservedJob) -> ObservedPod | None:
 
 def has_no_driver(job: ObservedJob) -> bool:
     """Whether *job* is active but has no driver pod."""
-    return not (job.outcome or job.suspended) and live_driver(job) is None
+    return job.outcome is None and not job.suspended and live_driver(job) is None
 
 
 def phase_of(job: ObservedJob) -> RunPhase:
-    if job.outcome in _FINAL:
+    if job.outcome is not None and job.outcome in _FINAL:
         return _FINAL[job.outcome]
     if job.suspended:
-        return RunPhase.PENDING if job.queue else RunPhase.PAUSED
+        return RunPhase.PAUSED if job.queue is None else RunPhase.PENDING
     pod = live_driver(job)
     return RunPhase.RUNNING if pod is not None and pod.phase == "Running" else RunPhase.PENDING
 
 
 def driver_problem(job: ObservedJob, *, flow: MirrorFlow | None, now_s: float) -> Problem | None:
     """Returns why an active job does not run; None where no cause is known or the job is not active."""
-    if job.suspended and job.queue and not job.outcome:
+    if job.suspended and job.queue is not None and job.outcome is None:
         return Problem(Reason.QUEUED, f"Kueue has not admitted the Job yet: it is in queue {job.queue}.")
-    if job.outcome or job.suspended:
+    if job.outcome is not None or job.suspended:
         return None
     return next(_problems(job, flow, now_s), None)
 
@@ -169,10 +169,11 @@ def failure_message(job: ObservedJob, report: Report | None) -> str:
     meaning = "" if pod is None else _EXIT_MEANINGS.get(pod.exit_code or 0, "")
     if pod is not None:
         meaning = _MEANINGS_OF_KIND.get((job.kind, pod.exit_code or 0), meaning)
-    why = _GIVEN_UP.get(job.reason, bounded(job.message, QUOTE_MAX) or "Kubernetes reports no reason")
+    quote = bounded(job.message or "", QUOTE_MAX) or "Kubernetes reports no reason"
+    why = quote if job.reason is None else _GIVEN_UP.get(job.reason, quote)
     if meaning and job.reason == "PodFailurePolicy":
         why, meaning = meaning, ""
-    causes = [why, meaning, "" if report is None else report.message]
+    causes = [why, meaning, None if report is None else report.message]
     return f"It failed: {': '.join(cause for cause in causes if cause)}"
 
 
@@ -250,7 +251,7 @@ def _with_job(
     update: dict[str, object] = {
         "phase": phase.value,
         "start_time": status.start_time or (None if phase is RunPhase.PENDING else timestamp(started_s)),
-        "completion_time": timestamp(job.ended_s or observation.now_s) if job.outcome else None,
+        "completion_time": None if job.outcome is None else timestamp(job.ended_s or observation.now_s),
         "message": _message(job, report, status),
         "estimated_seconds": None,
     }
@@ -288,7 +289,7 @@ def _figures(report: Report) -> dict[str, object]:
         "gap_records": report.gap_records,
         "records_per_second": report.records_per_s,
         "bytes_per_second": report.bytes_per_s,
-        "guarantee": report.guarantee,
+        "guarantee": report.guarantee or "",
         "cost": report.cost,
     }
 

@@ -203,7 +203,7 @@ def stalled(accepted: Finding, workloads: Sequence[Workload], *, is_deleting: bo
 
 def objects_refused(observation: Observation, kind: ConditionType) -> Finding:
     """Returns *kind* as False because of refused objects, with the first one of each connector; final ones first."""
-    first: dict[str, RefusedObject] = {}
+    first: dict[str | None, RefusedObject] = {}
     for refused in sorted(
         observation.refused, key=lambda refused: (not refused.is_final, not refused.is_taken)
     ):

@@ -47,23 +47,23 @@ class JobStep(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchoverDecision:
-    """A step, and why it is no other one: *refusal* and *overtaken* are final, *waits_for* is not."""
+    """A step, and why it is no other one: *refusal* and *overtaken* are final, *waits_for* is not. None: it is carried out."""
 
     step: JobStep = JobStep.NOTHING
-    refusal: str = ""
-    overtaken: str = ""
-    waits_for: str = ""
+    refusal: str | None = None
+    overtaken: str | None = None
+    waits_for: str | None = None
 
 
-def decisions(observation: PairObservation, why_not: str) -> dict[str, SwitchoverDecision]:
-    """Returns the decision for each Switchover by name. *why_not*: why the pair cannot be switched over now; "" if it can."""
+def decisions(observation: PairObservation, why_not: str | None) -> dict[str, SwitchoverDecision]:
+    """Returns the decision for each Switchover by name. *why_not*: why the pair cannot be switched over now; None if it can."""
     return {
         switchover.name: _decision(switchover, observation, why_not) for switchover in observation.switchovers
     }
 
 
 def _decision(
-    switchover: SwitchoverResource, observation: PairObservation, why_not: str
+    switchover: SwitchoverResource, observation: PairObservation, why_not: str | None
 ) -> SwitchoverDecision:
     if switchover.has_ended:
         return _reread(switchover, observation, why_not)
@@ -80,12 +80,12 @@ def _decision(
     if wanted is None:
         return SwitchoverDecision(refusal=" ".join(map(str, switchover.errors)))
     is_begun = switchover.status.state is not None
-    if not is_begun and (other := _under_way(switchover, observation)):
+    if not is_begun and (other := _under_way(switchover, observation)) is not None:
         return SwitchoverDecision(
             refusal=f"spec.pair: Switchover {other} of {switchover.pair} has not ended; wait until it has, and create another one."
         )
     pair = None if observation.pair is None else observation.pair.pair
-    if pair is None or why_not:
+    if pair is None or why_not is not None:
         problem = why_not or f"spec.pair: there is no MirrorPair {switchover.pair} in this namespace."
         if not is_begun and observation.now_s - switchover.created_s > BEGIN_WITHIN_S:
             return SwitchoverDecision(
@@ -101,12 +101,14 @@ def _decision(
         return SwitchoverDecision(
             refusal=f"It could not begin within {BEGIN_WITHIN_S / 60:g} minutes, because the operator did not run. Create another Switchover."
         )
-    if not is_begun and (stopping := _process_of_overtaken(switchover, observation)):
+    if not is_begun and (stopping := _process_of_overtaken(switchover, observation)) is not None:
         return SwitchoverDecision(waits_for=f"Waits until the Job of Switchover {stopping} is deleted.")
     return SwitchoverDecision(step=JobStep.CREATE_JOB)
 
 
-def _reread(switchover: SwitchoverResource, observation: PairObservation, why_not: str) -> SwitchoverDecision:
+def _reread(
+    switchover: SwitchoverResource, observation: PairObservation, why_not: str | None
+) -> SwitchoverDecision:
     """Returns the step for a switchover that has ended: a degraded one whose Job its user has deleted gets another one.
 
     The process in it reads the journal, and reports once the clusters are reconciled.
@@ -118,7 +120,7 @@ def _reread(switchover: SwitchoverResource, observation: PairObservation, why_no
         or wanted is None
         or pair is None
         or pair.pair is None
-        or why_not
+        or why_not is not None
         or wanted.spec.to not in pair.pair.spec.members
     ):
         return SwitchoverDecision()
@@ -138,7 +140,7 @@ def _overtaken(overtaker: SwitchoverResource, job: ObservedSwitchoverJob | None)
 
 
 def _overtaker(
-    switchover: SwitchoverResource, observation: PairObservation, why_not: str
+    switchover: SwitchoverResource, observation: PairObservation, why_not: str | None
 ) -> SwitchoverResource | None:
     """Returns the unplanned switchover in whose favour *switchover* is not carried out; None if there is none."""
     return next(
@@ -160,7 +162,7 @@ def _may_overtake(unplanned: SwitchoverResource, switchover: SwitchoverResource)
     return is_stuck and switchover.status.state not in PROMOTED and switchover.seniority < unplanned.seniority
 
 
-def _is_carried_out(unplanned: SwitchoverResource, observation: PairObservation, why_not: str) -> bool:
+def _is_carried_out(unplanned: SwitchoverResource, observation: PairObservation, why_not: str | None) -> bool:
     """Whether *unplanned* has begun, or can begin now, and was not given up."""
     if unplanned.status.state is not None:
         return unplanned.status.state not in _GIVEN_UP
@@ -171,23 +173,23 @@ def _is_carried_out(unplanned: SwitchoverResource, observation: PairObservation,
         and unplanned.switchover is not None
         and unplanned.switchover.spec.to in pair.spec.members
     )
-    return unplanned.name in observation.jobs or (is_in_time and is_member and not why_not)
+    return unplanned.name in observation.jobs or (is_in_time and is_member and why_not is None)
 
 
-def _process_of_overtaken(switchover: SwitchoverResource, observation: PairObservation) -> str:
-    """Returns the name of a switchover that *switchover* overtakes and whose Job is not deleted yet; "" if there is none."""
+def _process_of_overtaken(switchover: SwitchoverResource, observation: PairObservation) -> str | None:
+    """Returns the name of a switchover that *switchover* overtakes and whose Job is not deleted yet; None if there is none."""
     return next(
         (
             other.name
             for other in observation.switchovers
             if not other.has_ended and other.name in observation.jobs and _may_overtake(switchover, other)
         ),
-        "",
+        None,
     )
 
 
-def _under_way(switchover: SwitchoverResource, observation: PairObservation) -> str:
-    """Returns the name of another switchover of the pair that goes first; "" if there is none."""
+def _under_way(switchover: SwitchoverResource, observation: PairObservation) -> str | None:
+    """Returns the name of another switchover of the pair that goes first; None if there is none."""
     others = [other for other in observation.switchovers if other.name != switchover.name]
     known = {other.name for other in others}
     # A Switchover that was deleted is carried out all the same.
@@ -204,7 +206,7 @@ def _under_way(switchover: SwitchoverResource, observation: PairObservation) -> 
             or other.seniority < switchover.seniority
         )
     ]
-    return min(names, default="")
+    return min(names, default=None)
 
 
 def switchover_status(
@@ -216,19 +218,20 @@ def switchover_status(
         "observed_generation": switchover.generation,
         "id": switchover_id(switchover.pair, switchover.name),
     }
-    job = None if decision.refusal or decision.overtaken else observation.jobs.get(switchover.name)
+    given_up = decision.overtaken if decision.refusal is None else decision.refusal
+    job = None if given_up is not None else observation.jobs.get(switchover.name)
     report = None if job is None else _usable_report(job, before)
     if job is not None or decision.step is JobStep.CREATE_JOB:
         update["job"] = object_name_of(switchover.name)
     if not switchover.is_final:
-        if decision.refusal or decision.overtaken:
+        if given_up is not None:
             update |= {
-                "state": _REFUSED if decision.refusal else OVERTAKEN,
+                "state": OVERTAKEN if decision.refusal is None else _REFUSED,
                 "since": timestamp(now_s),
                 "waits_for": "",
-                "reason": bounded(decision.refusal or decision.overtaken),
+                "reason": bounded(given_up),
             }
-        elif report is not None and report.state and not decision.waits_for:
+        elif report is not None and report.state and decision.waits_for is None:
             update |= _reported(report, before)
         elif not switchover.has_ended:
             update["waits_for"] = bounded(_waits_for(decision, job, report))
@@ -270,11 +273,11 @@ def _reported(report: SwitchoverReport, before: SwitchoverStatus) -> dict[str, o
 def _waits_for(
     decision: SwitchoverDecision, job: ObservedSwitchoverJob | None, report: SwitchoverReport | None
 ) -> str:
-    if decision.waits_for:
+    if decision.waits_for is not None:
         return decision.waits_for
     if report is not None and report.waits_for:
         return report.waits_for
-    return "Waits for its Job to start." if job is None or not job.problem else job.problem
+    return "Waits for its Job to start." if job is None or job.problem is None else job.problem
 
 
 def _findings(
@@ -356,9 +359,9 @@ def _succeeded(
                 message=f"It was rolled back, and applications may write as before. {status.reason}".rstrip(),
             )
     reason = SwitchoverReason.UNDER_WAY if status.state else SwitchoverReason.STARTING
-    if decision.waits_for:
+    if decision.waits_for is not None:
         reason = SwitchoverReason.WAITING
-    elif job is not None and job.problem:
+    elif job is not None and job.problem is not None:
         reason = SwitchoverReason.JOB_NOT_RUNNING
     return PairFinding(kind=kind, status=ConditionStatus.UNKNOWN, reason=reason, message=status.waits_for)
 

@@ -34,7 +34,7 @@ _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchoverReport:
-    """How far a switchover is. Fields are "" or None where they are not known yet."""
+    """How far a switchover is. Fields that are not known yet have the value of `SwitchoverStatus`: "" for texts, None for others."""
 
     id: str
     state: str = ""

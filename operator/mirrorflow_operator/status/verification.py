@@ -50,7 +50,7 @@ def verify_status(observation: Observation, flow: MirrorFlow | None) -> VerifySt
         message = "Its Job was deleted before it reported a result."
         current = current.model_copy(update={"phase": RunPhase.LOST.value, "message": message})
     requested = newest_job(observation.jobs, RunKind.VERIFY, verify.run_id) if verify.run_id else None
-    if requested is not None and requested.outcome:
+    if requested is not None and requested.outcome is not None:
         current = current.model_copy(update={"ended_run_id": verify.run_id})
     return current if current != VerifyStatus() else None
 
@@ -62,17 +62,17 @@ def _with_job(job: ObservedJob, current: VerifyStatus, observation: Observation)
         else VerifyStatus(ended_run_id=current.ended_run_id, verdict_time=current.verdict_time)
     )
     phase, report = phase_of(job), last_report(job)
-    if job.outcome and report is not None and report.is_done:
+    if job.outcome is not None and report is not None and report.is_done:
         # A run that found differences exits with a non-zero status, which Kubernetes counts as a failure.
         phase = RunPhase.SUCCEEDED
-    ended = timestamp(job.ended_s or observation.now_s) if job.outcome else None
+    ended = None if job.outcome is None else timestamp(job.ended_s or observation.now_s)
     update: dict[str, object] = {
         "run_id": job.run_id,
         "job": job.name,
         "phase": phase.value,
         "start_time": None if phase is RunPhase.PENDING else timestamp(job.started_s or job.created_s),
         "completion_time": ended,
-        "message": "" if report is None else report.message,
+        "message": "" if report is None else report.message or "",
     }
     if report is not None:
         update |= {
@@ -85,7 +85,7 @@ def _with_job(job: ObservedJob, current: VerifyStatus, observation: Observation)
     if phase is RunPhase.FAILED:
         update["message"] = failure_message(job, report)
     new = same.model_copy(update=update)
-    if job.outcome and _verdict(new) is not None:
+    if job.outcome is not None and _verdict(new) is not None:
         new = new.model_copy(update={"verdict_time": ended})
     return new
 

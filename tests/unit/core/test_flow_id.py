@@ -6,7 +6,7 @@ from mirrorflow_core.replication_policy import flow_id, flow_name, runs_elsewher
 
 
 def test_an_id_has_the_namespace_and_the_kubernetes_cluster() -> None:
-    ids = {flow_id("orders", namespace, cluster) for namespace in ("a", "b") for cluster in ("x", "y", "")}
+    ids = {flow_id("orders", namespace, cluster) for namespace in ("a", "b") for cluster in ("x", "y", None)}
 
     assert ids == {"orders@a.x", "orders@a.y", "orders@a", "orders@b.x", "orders@b.y", "orders@b"}
 

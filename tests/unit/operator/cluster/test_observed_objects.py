@@ -84,7 +84,7 @@ def test_the_waiting_reason_of_a_pod_is_that_of_its_failing_init_container() -> 
     }
     starting = {"name": "fetch", "state": {"waiting": {"reason": "PodInitializing"}}}
 
-    def waiting_reason(init: dict[str, Any]) -> tuple[str, int | None]:
+    def waiting_reason(init: dict[str, Any]) -> tuple[str | None, int | None]:
         pod = observed_pod(
             {
                 "metadata": {"name": "p", "uid": "1"},

@@ -45,7 +45,7 @@ def test_a_shared_pod_is_polled_for_each_connector_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"ip": ""}, {"phase": "Pending"}, {"phase": "Failed"}, {"deleting": True}], ids=str
+    "change", [{"ip": None}, {"phase": "Pending"}, {"phase": "Failed"}, {"deleting": True}], ids=str
 )
 def test_a_pod_that_cannot_respond_is_not_polled(change: dict[str, str | bool]) -> None:
     changed = replace(POD, **change)  # type: ignore[arg-type]

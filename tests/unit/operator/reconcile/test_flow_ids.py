@@ -17,8 +17,8 @@ def properties(simulation: FlowSimulation, kind: str = "source") -> dict[str, st
     return dict(parse_properties(data["connector.properties"]))
 
 
-def run(simulation: FlowSimulation, kubernetes_id: str) -> None:
-    simulation.cache.identify(kubernetes_id)
+def run(simulation: FlowSimulation, kubernetes_id: str | None) -> None:
+    simulation.cache.kubernetes_id = kubernetes_id
     simulation.run()
 
 
@@ -47,7 +47,7 @@ def test_a_flow_id_is_pinned_at_the_first_start() -> None:
     """The permission to read the UID of kube-system may change later."""
     simulation = FlowSimulation()
     simulation.write()
-    run(simulation, "")
+    run(simulation, None)
     simulation.start("1.1.0")
     run(simulation, "uid-1")
 

@@ -32,7 +32,7 @@ def body(kind: str, name: str, spec: Any, status: dict[str, Any] | None = None) 
     }
 
 
-def state_of(name: str, spec_state: str, pair_status: dict[str, Any] | None) -> tuple[str, str]:
+def state_of(name: str, spec_state: str, pair_status: dict[str, Any] | None) -> tuple[str, str | None]:
     """Returns the state in which flow *name* is run, and the pair that has stopped it."""
     cache = ClusterCache()
     source, _, target = name.partition("-to-")

@@ -75,15 +75,15 @@ FLOWS = {
 } | {"Other": mirror_flow(version="9.9"), "Seeding": mirror_flow(seed={"runId": "1"}, verify={"runId": "1"})}
 
 _text = st.text(max_size=3000)
-_word = st.sampled_from(["", "Unreachable", "FlowExists", "RecordTooLarge", "TopicNotCopied", "Nonsense"])
+_word = st.sampled_from(["Unreachable", "FlowExists", "RecordTooLarge", "TopicNotCopied", "Nonsense"])
 _seconds = st.one_of(st.none(), st.floats(0, 1e9))
 _count = st.integers(0, 2**63)
 _side = st.builds(
     SideSummary,
     reach=st.sampled_from(SideReachability),
-    reason=_word,
+    reason=st.none() | _word,
     since_s=_seconds,
-    cluster_id=st.sampled_from(["", "a", "b"]),
+    cluster_id=st.sampled_from([None, "a", "b"]),
 )
 _summary = st.builds(
     Summary,
@@ -125,12 +125,12 @@ _pod = st.builds(
     created_s=st.floats(NOW_S - 5000, NOW_S),
     started_s=st.one_of(st.none(), st.just(NOW_S - 100)),
     restarts=st.integers(0, 9),
-    waiting_reason=st.sampled_from(["", "ContainerCreating", "ImagePullBackOff", "CrashLoopBackOff"]),
-    waiting_message=_text,
-    terminated_reason=st.sampled_from(["", "OOMKilled", "Error"]),
-    terminated_message=_text,
+    waiting_reason=st.sampled_from([None, "ContainerCreating", "ImagePullBackOff", "CrashLoopBackOff"]),
+    waiting_message=st.none() | _text,
+    terminated_reason=st.sampled_from([None, "OOMKilled", "Error"]),
+    terminated_message=st.none() | _text,
     exit_code=st.one_of(st.none(), st.sampled_from([0, 1, 2, 137])),
-    unscheduled_message=st.one_of(st.just(""), _text),
+    unscheduled_message=st.none() | _text,
     events=st.lists(_event, max_size=2).map(tuple),
     reading=_reading,
 )
@@ -172,7 +172,7 @@ _connectors = st.tuples(
 _refused = st.builds(
     RefusedObject,
     name=st.just("Deployment east-to-west-source"),
-    part=st.sampled_from(["", "source", "seed"]),
+    part=st.sampled_from([None, "source", "seed"]),
     message=st.just("exceeded quota"),
     is_taken=st.booleans(),
     is_final=st.booleans(),

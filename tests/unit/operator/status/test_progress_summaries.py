@@ -54,7 +54,7 @@ def test_the_operator_reads_the_replicators_summary() -> None:
     )
     operator_summary = _summary(report)
 
-    assert (SideReachability.REACHABLE, "", 50.0, "east-id") == (
+    assert (SideReachability.REACHABLE, None, 50.0, "east-id") == (
         operator_summary.source.reach,
         operator_summary.source.reason,
         operator_summary.source.since_s,

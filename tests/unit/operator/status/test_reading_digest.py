@@ -25,9 +25,9 @@ from tests.unit.operator.observations import CHECKPOINT, NOW_S, connector, obser
 SIDES = st.builds(
     SideSummary,
     reach=st.sampled_from(SideReachability),
-    reason=st.sampled_from(["", "AuthenticationFailed", "Unheard"]),
+    reason=st.sampled_from([None, "AuthenticationFailed", "Unheard"]),
     since_s=st.sampled_from([None, 0.0, 9.9, 10.0, 500.0]),
-    cluster_id=st.sampled_from(["", "one"]),
+    cluster_id=st.sampled_from([None, "one"]),
 )
 FIGURES: dict[str, st.SearchStrategy[Any]] = {
     "uptime_s": st.sampled_from([0.0, 29.0, 31.0, 179.0, 181.0, 9_999.0]),
@@ -87,7 +87,7 @@ def test_readings_with_equal_digests_give_equal_assessments(first: dict[str, Any
     [
         {"replicating": Replicating.STUCK},
         {"lag_records": 5, "lag_s": 70.0},
-        {"reasons": (("TopicGone", 1),)},
+        {"reasons": (ReasonCount("TopicGone", 1),)},
         {"partitions_stopped": 1},
         {"partitions_stalled": 1},
         {"state": "FAILED"},

@@ -168,7 +168,7 @@ jobs = st.builds(
     name=st.sampled_from(["a", "b", "c"]),
     kind=st.sampled_from(list(RunKind)),
     run_id=st.sampled_from(["", "1", "2"]),
-    outcome=st.sampled_from(["", "", "Complete", "Failed"]),
+    outcome=st.sampled_from([None, None, "Complete", "Failed"]),
     suspended=st.booleans(),
     created_s=st.floats(NOW_S - 1e5, NOW_S),
 )

@@ -291,7 +291,7 @@ def _verified(
         kind=RunKind.VERIFY,
         run_id="",
         outcome=outcome,
-        reason=reason if outcome == "Failed" else "",
+        reason=reason if outcome == "Failed" else None,
         ended_s=NOW_S - 30,
         pods=(ended,),
     )
@@ -331,7 +331,7 @@ def _archived(
         kind=RunKind.ARCHIVE,
         run_id="",
         outcome=outcome,
-        reason="PodFailurePolicy" if outcome == "Failed" else "",
+        reason="PodFailurePolicy" if outcome == "Failed" else None,
         ended_s=ended_s,
         pods=(ended,),
     )
@@ -362,7 +362,7 @@ def _queued() -> Observation:
     return observed(flow=mirror_flow(**FOLLOWED), jobs=(export,))
 
 
-def _restore(outcome: str = "", exit_code: int | None = None, **report: Any) -> Observation:
+def _restore(outcome: str | None = None, exit_code: int | None = None, **report: Any) -> Observation:
     figures = {
         "version": 1,
         "job": "restore",
@@ -374,14 +374,14 @@ def _restore(outcome: str = "", exit_code: int | None = None, **report: Any) -> 
         phase="Failed" if outcome else "Running",
         ready=False,
         exit_code=exit_code,
-        terminated_message=json.dumps(figures) if outcome else "",
+        terminated_message=json.dumps(figures) if outcome else None,
         reading=Reading(read_at_s=NOW_S - 5, report=report_from_json(figures)),
     )
     restore = job(
         name="east-to-west-restore-5e6f7a8b",
         kind=RunKind.RESTORE,
         outcome=outcome,
-        reason="PodFailurePolicy" if outcome == "Failed" else "",
+        reason="PodFailurePolicy" if outcome == "Failed" else None,
         ended_s=NOW_S - 30 if outcome else None,
         pods=(pod,),
     )

@@ -109,7 +109,7 @@ def test_a_second_switchover_is_refused_while_the_first_has_not_ended():
 def test_a_switchover_is_refused_while_the_job_of_a_deleted_one_runs():
     seen = observation(switchover_resource(), jobs={"gone": job("gone", report=report("Draining", "gone"))})
 
-    assert decision(seen).refusal.startswith("spec.pair: Switchover gone of east-west has not ended")
+    assert str(decision(seen).refusal).startswith("spec.pair: Switchover gone of east-west has not ended")
 
 
 def test_a_switchover_may_follow_one_that_has_ended():
@@ -154,15 +154,17 @@ def test_a_request_waits_a_limited_time_for_a_missing_object(fields: dict[str, A
     young = decision(observation(switchover_resource(), **fields))
     old = decision(observation(switchover_resource(age_s=BEGIN_WITHIN_S + 1), **fields))
 
-    assert young.waits_for.startswith(sentence)
-    assert old.refusal.startswith(f"It could not begin within 5 minutes: {sentence}")
+    assert str(young.waits_for).startswith(sentence)
+    assert str(old.refusal).startswith(f"It could not begin within 5 minutes: {sentence}")
 
 
 def test_a_request_that_is_seen_too_late_is_refused():
     """The operator was down. No user expects that applications are moved now."""
     late = decision(observation(switchover_resource(age_s=BEGIN_WITHIN_S + 1)))
 
-    assert late.refusal.startswith("It could not begin within 5 minutes, because the operator did not run.")
+    assert str(late.refusal).startswith(
+        "It could not begin within 5 minutes, because the operator did not run."
+    )
 
 
 def test_a_switchover_to_an_unknown_member_is_refused():
@@ -177,7 +179,9 @@ def test_a_switchover_with_the_name_of_a_different_earlier_request_is_refused():
         switchover_resource(to="east"), jobs={"move": job(report=report("Done"), is_complete=True)}
     )
 
-    assert "metadata.name: a Switchover of this name was Planned to west before" in decision(seen).refusal
+    assert "metadata.name: a Switchover of this name was Planned to west before" in str(
+        decision(seen).refusal
+    )
     assert "Refused" == status(seen).state
 
 

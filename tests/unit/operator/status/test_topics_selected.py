@@ -61,7 +61,7 @@ def test_a_flow_with_a_mistyped_topic_is_not_ready_and_suggests_a_similar_one() 
 
     assert status_and_reason(status, "Ready") == ("False", "NothingMatches")
     assert by_type["Ready"].message == by_type["TopicsSelected"].message
-    assert MISTYPED.example in by_type["Ready"].message
+    assert str(MISTYPED.example) in by_type["Ready"].message
     assert "`mirrorflow check`" in by_type["Ready"].message
 
 
@@ -73,7 +73,7 @@ def test_an_empty_selection_is_one_warning() -> None:
     events = list(new_problems((), after.status.conditions, after.causes))
 
     assert [reason for reason, _ in events] == ["NothingMatches"]
-    assert MISTYPED.example in events[0][1]
+    assert str(MISTYPED.example) in events[0][1]
 
 
 def test_a_topic_that_is_created_later_makes_the_flow_ready() -> None:

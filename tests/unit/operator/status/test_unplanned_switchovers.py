@@ -194,7 +194,7 @@ def test_promoted_switchovers_and_those_to_the_other_member_are_not_overtaken():
     for state, to in (("Promoting", "west"), ("Draining", "east")):
         seen = observation(switchover_resource(status=SwitchoverStatus(state=state), to=to), unplanned())
 
-        assert decision(seen).refusal.startswith("spec.pair: Switchover move of east-west has not ended")
+        assert str(decision(seen).refusal).startswith("spec.pair: Switchover move of east-west has not ended")
         assert JobStep.CREATE_JOB is decision(seen, "move").step
 
 
