@@ -85,14 +85,14 @@ class Lease:
         return self.duration_s * 2 / RENEWALS
 
     @property
-    def takeover_problem(self) -> str:
-        """Why this candidate could not take over now; "" if it could."""
+    def takeover_problem(self) -> str | None:
+        """Why this candidate could not take over now; None if it could."""
         if self.answered_at is None:
             return "the API server has not answered yet"
         silent_s = self.clock() - self.answered_at
         if silent_s > self.duration_s * SILENT_DURATIONS:
             return f"the API server has not answered for {silent_s:.0f} s"
-        return ""
+        return None
 
     async def acquire(self) -> None:
         """Waits, without a limit, until this candidate holds the Lease."""

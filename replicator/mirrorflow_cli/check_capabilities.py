@@ -137,7 +137,7 @@ async def check_capabilities(target: Cluster, settings: SourceSettings, findings
     for capability in CAPABILITIES:
         reason = await _why_missing(target, capability)
         findings.capability(capability.name, reason=reason, follows=capability.without)
-        if not reason:
+        if reason is None:
             offered.append(capability.name)
         elif capability.name not in unused:
             report = findings.problem if capability.name in NEEDED else findings.note
@@ -147,8 +147,8 @@ async def check_capabilities(target: Cluster, settings: SourceSettings, findings
     )
 
 
-async def _why_missing(target: Cluster, capability: Capability) -> str:
-    """Returns which broker lacks or refuses which request of *capability*; "" if none does."""
+async def _why_missing(target: Cluster, capability: Capability) -> str | None:
+    """Returns which broker lacks or refuses which request of *capability*; None if none does."""
     for node_id in sorted(target.metadata.brokers):
         try:
             versions = (await target.connection(node_id)).versions
@@ -157,18 +157,18 @@ async def _why_missing(target: Cluster, capability: Capability) -> str:
         missing = [name for key, name in capability.requests.items() if key not in versions]
         if missing:
             return f"Broker {node_id} of {target.alias} does not offer {' and '.join(missing)}"
-    return "" if capability.probe is None else await _why_refused(target, capability.probe)
+    return None if capability.probe is None else await _why_refused(target, capability.probe)
 
 
-async def _why_refused(target: Cluster, probe: Probe) -> str:
+async def _why_refused(target: Cluster, probe: Probe) -> str | None:
     try:
         await probe(target)
     except NotAuthorizedError:
-        return ""  # reported among the permissions
+        return None  # reported among the permissions
     except (BrokerError, UnsupportedBrokerError) as error:
         if isinstance(error, BrokerError) and error.code == SECURITY_DISABLED:
             return f"{target.alias} has no authorizer"
         if error.retriable:
-            return ""  # an election is under way, which says nothing about what is offered
+            return None  # an election is under way, which says nothing about what is offered
         return str(error).rstrip(".")
-    return ""
+    return None

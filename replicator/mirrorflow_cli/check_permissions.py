@@ -182,7 +182,7 @@ async def _check_cluster(cluster: Cluster, alias: str, access: Access, findings:
 def missing_acl_message(cluster: Cluster, operation: str, resource: str) -> str:
     """Returns the message for a missing permission, as `run` logs it and the REST API shows it; with IAM's name for it."""
     message = str(NotAuthorizedError(cluster=cluster.alias, operation=operation, resource=resource))
-    action = iam_action(operation, resource) if cluster.uses_aws_iam else ""
+    action = iam_action(operation, resource) if cluster.uses_aws_iam else None
     return f"{message} In the IAM policy it is {action}." if action else message
 
 

@@ -142,7 +142,7 @@ def java_flows(manifest: Mapping[str, Any], findings: ConversionFindings) -> lis
     if not flows:
         raise UsageError("spec.mirrors: no mirror has a sourceConnector, so nothing is copied.")
     # The Secrets that a flow names are in its own namespace.
-    return [replace(flow, namespace=str(metadata.get("namespace", ""))) for flow in flows]
+    return [replace(flow, namespace=str(metadata.get("namespace") or "") or None) for flow in flows]
 
 
 def _without_empty(value: Any) -> Any:

@@ -107,7 +107,7 @@ def document(flow: JavaFlow, findings: ConversionFindings) -> dict[str, Any]:
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": flow_name(flow.name)}
-        | ({"namespace": flow.namespace} if flow.namespace else {}),
+        | ({} if flow.namespace is None else {"namespace": flow.namespace}),
         "spec": {key: value for key, value in spec.items() if value and value != _DEFAULTS.get(key)},
     }
 
@@ -294,7 +294,7 @@ def connectors(flow: JavaFlow, findings: ConversionFindings, *, replication_fact
         if kind == SOURCE:
             _check_transforms(flow, properties, findings)
             config = _worker(flow, findings, replication_factor) | config
-            if flow.claim:
+            if flow.claim is not None:
                 config = {"mirrorflow.flow": flow.claim, **config}
         if properties.get("name", CLASS_NAMES[kind]) != CLASS_NAMES[kind]:
             config = {"name": properties["name"], **config}

@@ -135,7 +135,7 @@ class RunOptions:
     until_caught_up: bool = False
     time_limit_s: float | None = None  # applies to catching up
     http_port: int = 0  # on the loopback address; 0: any free port
-    name: str = ""  # "": `mirrorflow status` does not show the flow
+    name: str | None = None  # None: `mirrorflow status` does not show the flow
     log: LogFile | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # more variables for the process
     command: Sequence[str] = REPLICATOR
@@ -190,7 +190,7 @@ class Runner:
 
     def _registered(self, process: ReplicatorProcess) -> AbstractContextManager[object]:
         name = self._options.name
-        return registered(name, process.files) if name else nullcontext()
+        return nullcontext() if name is None else registered(name, process.files)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._signals.append(number)

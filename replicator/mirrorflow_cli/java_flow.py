@@ -146,9 +146,9 @@ class JavaFlow:
     connectors: Mapping[str, Mapping[str, str]]
     emit_to: Sequence[str]  # Target, Source
     state: str = "Running"
-    claim: str = ""
+    claim: str | None = None
     workload: Mapping[str, Any] = field(default_factory=dict)
-    namespace: str = ""
+    namespace: str | None = None
     schemas: Mapping[str, Any] = field(default_factory=dict)
 
     @property

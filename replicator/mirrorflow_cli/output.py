@@ -123,14 +123,14 @@ class Findings:
         if len(names) > SHOWN_MAX:
             self._print(f"      would {what}: {len(names) - SHOWN_MAX} more")
 
-    def capability(self, name: str, *, reason: str, follows: str) -> None:
-        """Records whether the target offers *name*: *reason* says why not, or is "", and *follows* what a flow lacks then."""
-        missing = {"reason": reason, "follows": follows} if reason else {}
-        self._capabilities.append({"name": name, "offered": not reason, **missing})
+    def capability(self, name: str, *, reason: str | None, follows: str) -> None:
+        """Records whether the target offers *name*: *reason* says why not, or is None, and *follows* what a flow lacks then."""
+        missing = {} if reason is None else {"reason": reason, "follows": follows}
+        self._capabilities.append({"name": name, "offered": reason is None, **missing})
 
-    def guarantee(self, name: str, reason: str) -> None:
-        """Records the guarantee that the flow will have, and why it is not exactly-once."""
-        self._guarantee = {"guarantee": name, "guaranteeReason": reason}
+    def guarantee(self, name: str, reason: str | None) -> None:
+        """Records the guarantee that the flow will have, and why it is not exactly-once; None: it is."""
+        self._guarantee = {"guarantee": name, "guaranteeReason": reason or ""}
 
     def as_json(self) -> dict[str, Any]:
         return {

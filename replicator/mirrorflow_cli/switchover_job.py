@@ -71,19 +71,21 @@ class SwitchoverProgress:
 
     id: str
     record: SwitchoverRecord | None = None  # None: the journals were not read yet
-    waits_for: str = ""
-    refusal: str = ""  # why this process has refused it without a record
-    overtaken_by: str = ""  # the id of the unplanned switchover that was carried out in its place
+    waits_for: str | None = None
+    refusal: str | None = None  # why this process has refused it without a record
+    overtaken_by: str | None = None  # the id of the unplanned switchover that was carried out in its place
     notes: Sequence[str] = ()
-    active: str = ""  # the member that the journal says was promoted last; "" before the first switchover
-    promoted_by: str = ""  # the id of the switchover that has promoted it
+    active: str | None = (
+        None  # the member that the journal says was promoted last; None before the first switchover
+    )
+    promoted_by: str | None = None  # the id of the switchover that has promoted it
     epoch: int = 0  # of the newest switchover in the journal
     may_copy_back: bool = False  # the positions of the flow back are stored, so that it may be started
 
-    def note_step(self, step: SwitchoverStep, problem: str) -> None:
-        """Notes the newest step, and the error that the next one repeats; "" without one."""
+    def note_step(self, step: SwitchoverStep, problem: str | None) -> None:
+        """Notes the newest step, and the error that the next one repeats; None without one."""
         record = step.record
-        self.record, self.waits_for = record, problem or step.waits_for
+        self.record, self.waits_for = record, problem or step.waits_for or None
         if record.epoch >= self.epoch and record.state in PROMOTED:
             self.active, self.promoted_by = record.to, record.id
         self.epoch = max(self.epoch, record.epoch)
@@ -93,8 +95,8 @@ class SwitchoverProgress:
         newest = newest_record(records)
         promoted = newest_record(record for record in records if record.state in PROMOTED)
         self.epoch = 0 if newest is None else newest.epoch
-        self.active = "" if promoted is None else promoted.to
-        self.promoted_by = "" if promoted is None else promoted.id
+        self.active = None if promoted is None else promoted.to
+        self.promoted_by = None if promoted is None else promoted.id
 
     def note_known(self, record: SwitchoverRecord) -> None:
         """Notes what the journal has of the switchover, which this process cannot continue now."""
@@ -119,7 +121,7 @@ class SwitchoverProgress:
         overtaker = newest_record(record for record in records if is_overtaken(known, [record]))
         if overtaker is None or overtaker.state not in PROMOTED:
             return False
-        self.record, self.waits_for, self.overtaken_by = known, "", overtaker.id
+        self.record, self.waits_for, self.overtaken_by = known, None, overtaker.id
         return True
 
     def note_reverse(self, *, may_copy_back: bool) -> None:
@@ -127,7 +129,7 @@ class SwitchoverProgress:
 
     def note_end(self, last: SwitchoverRecord, notes: Sequence[str]) -> None:
         """Notes how the switchover has ended."""
-        self.record, self.waits_for, self.notes = last, "", notes
+        self.record, self.waits_for, self.notes = last, None, notes
         self.may_copy_back = last.state is SwitchoverState.DONE
 
     def body(self) -> bytes:
@@ -149,16 +151,16 @@ class SwitchoverProgress:
             "job": "switchover",
             "switchover": self.id,
             "state": None if record is None else record.state.value,
-            "waitsFor": self.waits_for[:TEXT_MAX],
-            "reason": self.refusal[:TEXT_MAX],
+            "waitsFor": (self.waits_for or "")[:TEXT_MAX],
+            "reason": (self.refusal or "")[:TEXT_MAX],
             "notes": [note[:NOTE_MAX] for note in self.notes[:NOTES_MAX]],
-            "active": self.active,
-            "promotedBy": self.promoted_by,
+            "active": self.active or "",
+            "promotedBy": self.promoted_by or "",
             "epoch": self.epoch,
             "mayCopyBack": self.may_copy_back,
             "states": [],
         }
-        if self.refusal:
+        if self.refusal is not None:
             given["state"] = SwitchoverState.REFUSED.value
         elif record is not None:
             given |= {
@@ -176,7 +178,7 @@ class SwitchoverProgress:
                 given["seal"] = {"partitions": len(record.seal.partitions), "sha256": record.seal.sha256}
             if record.known_loss is not None:
                 given["loss"] = _loss(record.known_loss)
-            if self.overtaken_by:
+            if self.overtaken_by is not None:
                 given["state"] = OVERTAKEN
                 given["reason"] = (
                     f"The unplanned switchover {self.overtaken_by} was carried out in its place."
@@ -227,7 +229,7 @@ class SwitchoverProcess:
                 known = await self._completed_alone(problem)
             except MirrorFlowError as failed:
                 known, problem = None, str(failed)
-            if known is not None and (known.is_final or self.progress.overtaken_by):
+            if known is not None and (known.is_final or self.progress.overtaken_by is not None):
                 return True
             if known is not None:
                 problem = f"Applications run on {known.to}. Waits until {known.source} responds again, to start the flow back: {error}"
@@ -240,7 +242,7 @@ class SwitchoverProcess:
         journal = await journal_of_target(settings)
         known = newest_record(record for record in journal.records if record.id == self.job.id)
         request = self.job.record(time.time_ns() // 1_000_000)
-        if known is None or _refusal(self.job, request, known):
+        if known is None or _refusal(self.job, request, known) is not None:
             return None
         if known.state is SwitchoverState.PROMOTING:
             print(f"{problem} {continues_alone(known)}", file=sys.stderr, flush=True)
@@ -270,7 +272,7 @@ class SwitchoverProcess:
         known = newest_record(record for record in session.journal.records if record.id == self.job.id)
         self.progress.note_journal(session.journal.records)
         request = self.job.record(time.time_ns() // 1_000_000)
-        if refusal := _refusal(self.job, request, known):
+        if (refusal := _refusal(self.job, request, known)) is not None:
             self.progress.note_refusal(refusal)
             self._publish()
             return
@@ -342,7 +344,7 @@ class SwitchoverProcess:
             Path(path).write_bytes(self.progress.body())
 
 
-def _refusal(job: SwitchoverJob, request: SwitchoverRecord, known: SwitchoverRecord | None) -> str:
+def _refusal(job: SwitchoverJob, request: SwitchoverRecord, known: SwitchoverRecord | None) -> str | None:
     """Returns why *request* must not be carried out; "" if it may. *known*: what the journal has under its id."""
     if known is not None and (known.to, known.type) != (request.to, request.type):
         return (
@@ -351,7 +353,7 @@ def _refusal(job: SwitchoverJob, request: SwitchoverRecord, known: SwitchoverRec
         )
     if known is None and request.created_ms > job.begin_until_ms:
         return "It could not begin in time, and applications are not moved at a moment that no user expects; create another Switchover."
-    return ""
+    return None
 
 
 def _loss(loss: LossAssessment) -> dict[str, Any]:

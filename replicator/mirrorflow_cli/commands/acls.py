@@ -64,7 +64,7 @@ class Grant:
     name: str
     access: Access
     prefixed: bool = False
-    purpose: str = ""  # what the connector does not do without it; "": it does not work without it
+    purpose: str | None = None  # what the connector does not do without it; None: it does not work without it
 
 
 def source_grants(flow: MirrorFlow) -> Iterator[Grant]:
@@ -280,7 +280,7 @@ def execute(arguments: argparse.Namespace) -> int:
         if granted.grants:
             print(f"# {granted.title}")
         for grant in granted.grants:
-            if grant.purpose:
+            if grant.purpose is not None:
                 print(f"# Optional: {grant.purpose}.")
             print(_command(granted.cluster, granted.principal, grant))
     return EXIT_DONE
@@ -382,7 +382,7 @@ def _as_json(granted: _Granted) -> list[dict[str, Any]]:
             "resourceName": grant.name or "kafka-cluster",
             "patternType": "prefixed" if grant.prefixed else "literal",
             "operations": list(grant.access.acl_names),
-            "optional": bool(grant.purpose),
+            "optional": grant.purpose is not None,
         }
         for grant in granted.grants
     ]

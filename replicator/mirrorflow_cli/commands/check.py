@@ -257,9 +257,9 @@ async def check_guarantee(target: Cluster, settings: SourceSettings, findings: F
     """
     alias = settings.target_alias
     why = await why_unfenced(target, settings.source_alias, settings.offsets.store)
-    guarantee = Guarantee.AT_LEAST_ONCE if why else Guarantee.EXACTLY_ONCE
+    guarantee = Guarantee.EXACTLY_ONCE if why is None else Guarantee.AT_LEAST_ONCE
     findings.guarantee(guarantee.value, why)
-    if why:
+    if why is not None:
         findings.note(
             f"{alias} gives {Guarantee.AT_LEAST_ONCE.value}, because {why}: after a crash, records after the last stored "
             f"position are copied again. `mirrorflow acls` prints the ACLs that {Guarantee.EXACTLY_ONCE.value} needs."
@@ -267,7 +267,7 @@ async def check_guarantee(target: Cluster, settings: SourceSettings, findings: F
     else:
         findings.fact(f"{alias} gives {Guarantee.EXACTLY_ONCE.value} to readers of committed records")
         await _check_transaction_timeout(target, settings, findings)
-    return not why
+    return why is None
 
 
 def check_same_cluster(

@@ -119,10 +119,10 @@ def names_cloud_identity(properties: Mapping[str, str]) -> bool:
     return is_aws_iam(properties) or properties.get(LOGIN_HANDLER_KEY, "") in {GCP_HANDLER, AZURE_HANDLER}
 
 
-def iam_action(operation: str, resource: str) -> str:
-    """Returns the action of an IAM policy for Kafka's *operation* on *resource*, as errors name them; "" if unknown."""
-    action = _IAM_ACTIONS.get(resource.partition(" ")[0], {}).get(operation, "")
-    return action and f"kafka-cluster:{action}"
+def iam_action(operation: str, resource: str) -> str | None:
+    """Returns the action of an IAM policy for Kafka's *operation* on *resource*, as errors name them; None if unknown."""
+    action = _IAM_ACTIONS.get(resource.partition(" ")[0], {}).get(operation)
+    return None if action is None else f"kafka-cluster:{action}"
 
 
 def cloud_authentication(properties: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str] | None:

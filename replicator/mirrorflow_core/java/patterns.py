@@ -198,9 +198,9 @@ def literal_name(pattern: str) -> str | None:
     return pattern.replace("\\", "") if _NAME.fullmatch(pattern) else None
 
 
-def meant_by_glob(pattern: str) -> str:
-    """Returns the expression for what *pattern* means as a shell's pattern; "" if it does not look like one."""
-    return _STAR.sub(".*", pattern) if _GLOB.fullmatch(pattern) else ""
+def meant_by_glob(pattern: str) -> str | None:
+    """Returns the expression for what *pattern* means as a shell's pattern; None if it does not look like one."""
+    return _STAR.sub(".*", pattern) if _GLOB.fullmatch(pattern) else None
 
 
 class Replacement:

@@ -173,7 +173,7 @@ class TopicSelection:
     def _meant(self, topics: Collection[str]) -> str:
         """Returns a hint: the expression for what looks like a shell's pattern, or the topic with the closest name."""
         for pattern in self._patterns:
-            if meant := meant_by_glob(pattern):
+            if (meant := meant_by_glob(pattern)) is not None:
                 return f" `topics` has {pattern}: is {meant} meant?"
         for pattern in self._patterns:
             for name in difflib.get_close_matches(pattern, topics, n=1, cutoff=SIMILARITY_MIN):

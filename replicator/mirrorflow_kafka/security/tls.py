@@ -123,18 +123,18 @@ def choose_ciphers(context: ssl.SSLContext, properties: Mapping[str, str]) -> li
     return warnings
 
 
-def openssl_name(iana: str) -> str:
-    """Returns OpenSSL's name of the TLS 1.2 suite that Java calls *iana*; "" if the rule does not cover it."""
+def openssl_name(iana: str) -> str | None:
+    """Returns OpenSSL's name of the TLS 1.2 suite that Java calls *iana*; None if the rule does not cover it."""
     match = re.fullmatch(r"(?:TLS|SSL)_([A-Z_]+?)_WITH_([A-Z0-9_]+)", iana)
     prefix = _KEY_EXCHANGE.get(match.group(1)) if match else None
     if match is None or prefix is None:
-        return ""
+        return None
     cipher = match.group(2)
     if cipher == "CHACHA20_POLY1305_SHA256":
         return prefix + "CHACHA20-POLY1305"
     parts = re.fullmatch(r"(AES|CAMELLIA|ARIA)_(128|256)_(CBC|GCM|CCM|CCM_8)(?:_(SHA\d*))?", cipher)
     if parts is None:
-        return ""
+        return None
     name, bits, mode, digest = parts.groups()
     body = f"{name}{bits}" + {"CBC": "", "GCM": "-GCM", "CCM": "-CCM", "CCM_8": "-CCM8"}[mode]
     return prefix + body + (f"-{digest}" if digest else "")

@@ -13,8 +13,8 @@ from mirrorflow_kafka.client.connection import Connection
 _APIS: Final = {22: "InitProducerId", 24: "AddPartitionsToTxn", 26: "EndTxn"}
 
 
-async def why_unfenced(target: Cluster, source_alias: str, store: OffsetStore) -> str:
-    """Returns why no writer of the flow from *source_alias* can be fenced; "" if they can be. Raises ClusterError."""
+async def why_unfenced(target: Cluster, source_alias: str, store: OffsetStore) -> str | None:
+    """Returns why no writer of the flow from *source_alias* can be fenced; None if they can be. Raises ClusterError."""
     if store is OffsetStore.FILE:
         return "positions in a file (offset.storage.store=file) cannot be part of a transaction"
     for connection in await _connections(target):
@@ -26,7 +26,7 @@ async def why_unfenced(target: Cluster, source_alias: str, store: OffsetStore) -
         return f"{target.alias} does not grant Write on transactional ids that begin with {ids.prefix}"
     if not await admin.may_coordinate(target):
         return f"{target.alias} has fewer brokers than transaction.state.log.replication.factor, so it has no transactions"
-    return ""
+    return None
 
 
 async def _connections(target: Cluster) -> list[Connection]:

@@ -409,10 +409,10 @@ class ProducerTransactions:
         )
 
 
-def short_timeout_warning(alias: str, timeout_ms: int) -> str:
-    """Returns what a user should know if transactions on cluster *alias* may last for *timeout_ms* only; "" if that is enough."""
+def short_timeout_warning(alias: str, timeout_ms: int) -> str | None:
+    """Returns what a user should know if transactions on cluster *alias* may last for *timeout_ms* only; None if that is enough."""
     if timeout_ms >= SLOW_TRANSACTION_MS:
-        return ""
+        return None
     return (
         f"Transactions on {alias} end after {timeout_ms} ms: slow ones are aborted, and their records are copied again. Set "
         f"transaction.max.timeout.ms of its brokers, and transaction.timeout.ms, to at least {SLOW_TRANSACTION_MS}."

@@ -112,7 +112,7 @@ def _glob_warnings(read: PropertyReader) -> tuple[str, ...]:
         f"write {meant} if * stands for any characters."
         for key in ("topics", "topics.exclude", "groups", "groups.exclude")
         for pattern in read.names(key, ())
-        if (meant := meant_by_glob(pattern))
+        if (meant := meant_by_glob(pattern)) is not None
     )
 
 

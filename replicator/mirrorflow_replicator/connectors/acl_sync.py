@@ -43,16 +43,16 @@ def acl_rules(settings: SourceSettings, selection: TopicSelection) -> AclRules:
 
 async def doubtful_access(
     cluster: Cluster, create: Collection[AclBinding], target: Collection[AclBinding], rules: AclRules
-) -> str:
-    """Returns a message if the ACLs *create* may deny the flow its own target topics; "" otherwise.
+) -> str | None:
+    """Returns a message if the ACLs *create* may deny the flow its own target topics; None otherwise.
 
     Changes nothing, so it cannot know whether the flow's user is a super user. Raises ClusterError.
     """
     first = first_acls(create, target)
     if not first or not await may_be_open(cluster):
-        return ""
+        return None
     if not await may_write_topic(cluster, rules.target_topic(PROBE_TOPIC)):
-        return ""
+        return None
     return (
         f"Where {cluster.alias} opens topics that no ACL names to everyone ({SETTING}), these ACLs would deny this "
         f"flow its own topics, unless its user is a super user: {first[0]}"

@@ -21,7 +21,7 @@ from typing import Protocol, runtime_checkable
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import Position, TopicPartition
 from mirrorflow_core.replication_policy import flow_name
-from mirrorflow_core.reports import ConnectorReport, PartitionPhase, PartitionReport, TaskReport
+from mirrorflow_core.reports import ConnectorReport, PartitionPhase, PartitionReport, TaskReport, known_number
 from mirrorflow_core.settings import ClientSettings, ConnectorSettings, SourceSettings, StartPosition
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
@@ -108,8 +108,8 @@ class PausedSource:
             self._report(
                 partition,
                 self._store.positions.get(partition),
-                start_offsets.get(partition, -1),
-                ends[partition].offset,
+                start_offsets.get(partition),
+                known_number(ends[partition].offset),
             )
             for partition in partitions
             if not ends[partition].error
@@ -139,7 +139,7 @@ class PausedSource:
         return {partition: begin.offset for partition, begin in begins.items() if not begin.error}
 
     def _report(
-        self, partition: TopicPartition, position: Position | None, start_offset: int, end: int
+        self, partition: TopicPartition, position: Position | None, start_offset: int | None, end: int | None
     ) -> PartitionReport:
         return PartitionReport(
             topic=partition.topic,
@@ -234,7 +234,7 @@ class RunningConnector(Protocol):
 
     @property
     def target_cluster_id(self) -> str | None:
-        """The target's cluster id; "" before it was reached."""
+        """The target's cluster id; None before it was reached."""
 
 
 @runtime_checkable

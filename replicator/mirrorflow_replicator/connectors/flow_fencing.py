@@ -32,7 +32,7 @@ async def fenced_flow(settings: SourceSettings, *, group: str | None) -> AsyncIt
     resolve = Resolver(settings.providers).resolve_client
     source, target = await connect_both(settings.source_consumer, settings.target_producer, resolve=resolve)
     try:
-        if await why_unfenced(target, settings.source_alias, settings.offsets.store):
+        if await why_unfenced(target, settings.source_alias, settings.offsets.store) is not None:
             yield
             return
         clusters = FlowClusters(settings, source, target, initial=set())

@@ -293,11 +293,11 @@ class FlowOwner:
             self.target_cluster_id = target.cluster_id
             why = await self._why_unfenced(target)
             opened = FlowClusters(self._settings, *clusters, initial=self._initial)
-            await opened.open(has_claims=not why)
-            self._flow = UnfencedFlow(opened, why) if why else UnownedFlow(opened)
+            await opened.open(has_claims=why is None)
+            self._flow = UnownedFlow(opened) if why is None else UnfencedFlow(opened, why)
         return self._flow
 
-    async def _why_unfenced(self, target: Cluster) -> str:
+    async def _why_unfenced(self, target: Cluster) -> str | None:
         return await why_unfenced(target, self._settings.source_alias, self._settings.offsets.store)
 
     async def _take(
@@ -326,7 +326,7 @@ class FlowOwner:
 
     async def _try_to_fence(self, flow: UnfencedFlow) -> None:
         """Takes the flow if the target allows it by now, once all tasks have finished. They finish if it was ended, too."""
-        if why := await self._why_unfenced(flow.clusters.target):
+        if (why := await self._why_unfenced(flow.clusters.target)) is not None:
             self._flow = replace(flow, why=why)
             try:
                 await self._takeover.refuse_ended(flow.clusters)

@@ -76,7 +76,8 @@ class HeartbeatWriter:
     def __init__(self, name: str, beat: BeatSettings, settings: HeartbeatSettings) -> None:
         self.settings = beat
         self.topic = make_replication_policy(settings).heartbeats_topic()
-        self.newest_ms = -1  # timestamp of the last heartbeat that was acknowledged, in ms
+        # Timestamp of the last heartbeat that was acknowledged; None: none was yet.
+        self.newest_ms: int | None = None
         self.errors: Counter[str] = Counter()
         self.cluster_id: str | None = None
         self._retry = RetryState(name, pause_max_s=RETRY_MAX_S)
@@ -195,7 +196,7 @@ class HeartbeatConnector:
     def target_cluster_id(self) -> str | None:
         target = self._settings.target_alias
         ids = (writer.cluster_id for writer in self._writers if writer.settings.target_alias == target)
-        return next(ids, "")
+        return next(ids, None)
 
     def report(self) -> ConnectorReport:
         """Returns the current report.
@@ -203,7 +204,7 @@ class HeartbeatConnector:
         Its state is that of the first cluster, the target; failures of others are warnings.
         """
         first, *others = self._writers
-        state = "UNASSIGNED" if first.newest_ms < 0 else "RUNNING"
+        state = "UNASSIGNED" if first.newest_ms is None else "RUNNING"
         report = report_of(
             self._connector,
             self._settings,
@@ -219,7 +220,7 @@ class HeartbeatConnector:
                 cluster=writer.settings.target_alias, topic=writer.topic, timestamp_ms=writer.newest_ms
             )
             for writer in self._writers
-            if writer.newest_ms >= 0
+            if writer.newest_ms is not None
         )
         return replace(
             report,
@@ -310,7 +311,7 @@ class HeartbeatMonitor:
             self._read_to.pop(partition, None)
             newest = await _newest(cluster, partition, max(begin, end - LOOK_BACK_RECORDS), end)
             self._read_to[partition] = end
-            if newest >= 0:
+            if newest is not None and newest >= 0:
                 self._newest[partition.topic] = newest
         for partition, listed in ends.items():
             if not error_codes.is_retriable(listed.error):
@@ -319,9 +320,9 @@ class HeartbeatMonitor:
                 )
 
 
-async def _newest(cluster: Cluster, partition: TopicPartition, start: int, end: int) -> int:
-    """Returns the latest timestamp of the heartbeats between two offsets; -1 if there are none."""
-    newest = -1
+async def _newest(cluster: Cluster, partition: TopicPartition, start: int, end: int) -> int | None:
+    """Returns the latest timestamp of the heartbeats between two offsets; None if there are none."""
+    newest: int | None = None
     async for batch, _ in batches_between(cluster, partition, start, end, max_bytes=LOOK_BACK_BYTES):
         if batch.is_control:
             continue
@@ -330,5 +331,5 @@ async def _newest(cluster: Cluster, partition: TopicPartition, start: int, end: 
                 heartbeat = decode_heartbeat(record.key, record.value)
             except ValueError:
                 continue  # records of other applications
-            newest = max(newest, heartbeat.timestamp_ms)
+            newest = heartbeat.timestamp_ms if newest is None else max(newest, heartbeat.timestamp_ms)
     return newest

@@ -52,7 +52,7 @@ class LoadBalancer:
         self._copied: Mapping[TopicPartition, int] = {}  # the last offset of each, in the last check
         self._checks = 0
         self.loads: Mapping[TopicPartition, float] = {}
-        self.warning = ""  # what could not be measured, and why
+        self.warning: str | None = None  # what could not be measured, and why
 
     def assign(self, partitions: set[TopicPartition], held: Sequence[Sequence[TopicPartition]]) -> Assignment:
         """Returns an assignment of *partitions* to tasks; *held* is the current one."""
@@ -108,7 +108,7 @@ class LoadBalancer:
         busiest = sorted(
             due, key=lambda partition: (-self._rates.per_s.get(partition, 0.0), -unread[partition], partition)
         )
-        self.warning = ""
+        self.warning = None
         for partition in busiest[:SAMPLES_MAX]:
             start = self._rates.ends[partition] - min(SAMPLE_RECORDS, unread[partition])
             try:

@@ -71,7 +71,7 @@ class SourceParts:
         self._samples = samples
         self._started_at_s = time.monotonic()
         self._claim = claim or self.owner.start_of
-        self._logged_reason = ""  # the reason of the problem that was logged last
+        self._logged_reason: str | None = None  # the reason of the problem that was logged last
         self._balances = group is not None and settings.balance_tasks_s is not None
         self._resolve = Resolver(settings.providers).resolve_client
         self.discovery = self._new_discovery()
@@ -161,7 +161,7 @@ class SourceParts:
         while True:
             problem = self.discovery.problem
             if problem is None:
-                self._logged_reason = ""
+                self._logged_reason = None
             elif problem.reason != self._logged_reason:
                 # Compared by reason: the message of a lost connection changes with each attempt.
                 self._logged_reason = problem.reason

@@ -150,7 +150,7 @@ class TopicDiscovery:
             *_bounded(arranged),
             *_bounded(self._config_warnings),
             *_bounded(self._acl_warnings),
-            *((self._balancer.warning,) if self._balancer is not None and self._balancer.warning else ()),
+            *(() if self._balancer is None else (self._balancer.warning,)),
             *self._topics_gone,
             *(warning for cluster in self._clusters.values() for warning in cluster.warnings),
         )

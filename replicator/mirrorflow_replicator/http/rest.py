@@ -91,7 +91,7 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
         if state.takes_calls:
             # Signed by another node: `rest.modify.enable` restricts users only.
             return called
-        if state.takes_changes and request.signature.mac is None:
+        if state.takes_changes and not request.signature.mac:
             raise ConnectError(400, MISSING_SIGNATURE)
     if request.method in CHANGING:
         if not state.modify_enabled:

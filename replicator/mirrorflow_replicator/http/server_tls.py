@@ -35,7 +35,7 @@ class ServerTls:
         self._newest, self.warnings = server_context(self._seen[0])
         self.context = self._newest  # passed to the listeners; it switches each connection to the newest
         self.context.sni_callback = self._use_newest
-        self._reported = ""
+        self._reported: str | None = None  # as last logged
 
     async def follow(self) -> None:
         """Checks for renewed certificates until cancelled."""
@@ -55,7 +55,7 @@ class ServerTls:
                 self._reported = str(error)
                 secrets_log.warning("HTTPS keeps using the previous certificate: %s", error)
             return
-        self._seen, self._reported = seen, ""
+        self._seen, self._reported = seen, None
         secrets_log.info("HTTPS now uses the renewed certificate")
 
     def _read(self) -> tuple[Mapping[str, str], Mapping[str, object]]:

@@ -158,7 +158,7 @@ async def open_flow(
     settings: SourceSettings, source: Cluster, target: Cluster, *, logs: LogCache | None = None
 ) -> FlowClusters:
     """Opens the flow's own topics. Raises FlowUnfencedError if the target fences no writer; ClusterError."""
-    if why := await why_unfenced(target, settings.source_alias, settings.offsets.store):
+    if (why := await why_unfenced(target, settings.source_alias, settings.offsets.store)) is not None:
         raise FlowUnfencedError(source=settings.source_alias, why=why)
     clusters = FlowClusters(settings, source, target, initial=set(), logs=logs)
     await clusters.open(has_claims=True)

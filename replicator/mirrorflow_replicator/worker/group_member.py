@@ -114,12 +114,12 @@ class GroupMember:
         ):
             self._rejoin.set()
 
-    def owner(self, unit: Unit) -> str:
-        """Returns the URL of the node that has *unit*, as the leader knows it; "" if no node has it."""
+    def owner(self, unit: Unit) -> str | None:
+        """Returns the URL of the node that has *unit*, as the leader knows it; None if no node has it."""
         for state in self._states.values():
             if state.held is not None and unit in state.held.assigned:
                 return state.url
-        return ""
+        return None
 
     def holders(self, connector: str) -> int:
         """Returns how many nodes have tasks of *connector*, as the leader knows since the last rebalance."""

@@ -280,7 +280,7 @@ class GroupNode:
             check(request.body, request.signature, topic.configs.session_key, self._group.keys)
         if isinstance(command, RestartTask):
             url = self._owner(command)
-            if url:
+            if url is not None:
                 return await self._forward(url, request)
         elif not node.leads:
             return await self._forward(node.leader_url, request)
@@ -326,15 +326,15 @@ class GroupNode:
             failed = [task.task for task in part.tasks if task.state == WorkerState.FAILED.value]
             self.connectors.restart_tasks(record.connector, failed)
 
-    def _owner(self, command: RestartTask) -> str:
-        """Returns the URL of the task's node, or of the leader, which knows it; "" for this node."""
+    def _owner(self, command: RestartTask) -> str | None:
+        """Returns the URL of the task's node, or of the leader, which knows it; None for this node, or if no node has it."""
         node, unit = self._member, Unit(connector=command.name, task=command.task)
         if unit in node.held:
-            return ""
+            return None
         if not node.leads:
             return node.leader_url
         url = node.owner(unit)
-        return "" if url == self._url else url
+        return None if url == self._url else url
 
     def _must_exist(self, name: str) -> None:
         if name not in self._configs.configs.connectors:

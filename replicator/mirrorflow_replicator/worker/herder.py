@@ -56,7 +56,7 @@ class StateFiles:
         self._read = read
         self._providers = providers
         self._texts: tuple[str, ...] = ()
-        self._problem = ""
+        self._problem: str | None = None  # as last logged
 
     async def follow(self, apply: Callable[[States], None]) -> None:
         """Polls the files until cancelled; passes the states to *apply* whenever a file has changed."""
@@ -76,7 +76,7 @@ class StateFiles:
                 self._problem = str(error)
                 log.warning("The changed files of the connectors are not used: %s", error)
             return
-        self._texts, self._problem = texts, ""
+        self._texts, self._problem = texts, None
         apply(states)
 
     def _state(self, text: str) -> tuple[str, str]:
@@ -134,7 +134,7 @@ class Herder(Protocol):
 
     @property
     def target_cluster_id(self) -> str | None:
-        """The target's cluster id; "" before the target was first reached."""
+        """The target's cluster id; None before the target was first reached."""
 
     async def carry_out(self, command: Command, request: Request) -> Response:
         """Carries out a writing REST call. Raises ConnectError, MirrorFlowError."""

@@ -80,8 +80,8 @@ def test_partitions_are_balanced_by_records_with_a_warning_without_read_permissi
             assignment = await balancer.balance(None, None, assignment)  # type: ignore[arg-type]
             # The first listing gives no rates; each later one tries one read.
             assert round_number - 1 == count_refused_reads()
-        assert "by records, not by bytes" in balancer.warning
-        assert "Read" in balancer.warning
+        assert "by records, not by bytes" in str(balancer.warning)
+        assert "Read" in str(balancer.warning)
         assert not set(BUSY) <= set(assignment[0])
 
     asyncio.run(run())

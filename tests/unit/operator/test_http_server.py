@@ -16,7 +16,9 @@ WAIT_S = 300.0
 LARGE_BYTES = 16 * 1024 * 1024  # larger than the kernel's socket buffers of both sides
 
 
-def run(client: Callable[[int], Awaitable[T]], *, unhealthy: str = "", not_ready: str = "") -> T:
+def run(
+    client: Callable[[int], Awaitable[T]], *, unhealthy: str | None = None, not_ready: str | None = None
+) -> T:
     async def main() -> T:
         pages = process.serving("127.0.0.1", 0, Metrics(), lambda: unhealthy, lambda: not_ready)
         async with asyncio.timeout(WAIT_S), pages as port:
@@ -34,7 +36,9 @@ async def read_all(reader: asyncio.StreamReader) -> bytes:
     return data
 
 
-def page(path: str, *headers: str, unhealthy: str = "", not_ready: str = "") -> tuple[bytes, bytes]:
+def page(
+    path: str, *headers: str, unhealthy: str | None = None, not_ready: str | None = None
+) -> tuple[bytes, bytes]:
     """Head and body of the response to GET *path*. The server then closes the connection."""
 
     async def client(port: int) -> bytes:
