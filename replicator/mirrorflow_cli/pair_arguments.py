@@ -47,6 +47,7 @@ def switchover_settings(arguments: argparse.Namespace, loaded: LoadedPair, to: s
     except FailedError:
         forward_groups = None  # the checkpoint connector is disabled
     back = loaded.flows[to]
+    within_s = spec.readiness.verified_within_seconds
     probe, target_probe, defaults = spec.members[source].probe, spec.members[to].probe, SwitchoverLimits()
     return SwitchoverSettings(
         pair=loaded.pair.metadata.name,
@@ -60,6 +61,7 @@ def switchover_settings(arguments: argparse.Namespace, loaded: LoadedPair, to: s
         probe=None if probe is None else _probe(forward, probe, layout),
         target_probe=None if target_probe is None else _probe(back, target_probe, layout),
         max_lag_ms=spec.readiness.max_lag_seconds * 1000,
+        verified_within_ms=None if within_s is None else within_s * 1000,
         limits=replace(defaults, refused_ms=spec.deadline_seconds * 1000),
     )
 

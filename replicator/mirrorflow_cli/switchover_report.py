@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from mirrorflow_core.switchover.canary import CanaryResult, CanaryStep
@@ -164,14 +165,19 @@ def canary_sentence(result: CanaryResult) -> str:
 
 
 def evidence_of(
-    checks: Mapping[ReadinessCheck, str], verification: SealVerification | None
+    checks: Mapping[ReadinessCheck, str],
+    verification: SealVerification | None,
+    *,
+    not_checked: Mapping[ReadinessCheck, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Returns the part of a report about the results of *checks*, and about the comparison of both clusters."""
+    """Returns the part of a report about the results of *checks*, and about the comparison of both clusters.
+
+    `passed` is null for those of *not_checked*, which has the reasons.
+    """
     evidence: dict[str, Any] = {}
     if checks:
         evidence["checks"] = [
-            {"check": check.value, "passed": not problem, **({"why": problem} if problem else {})}
-            for check, problem in checks.items()
+            _check_result(check, problem, not_checked.get(check, "")) for check, problem in checks.items()
         ]
     if verification is not None:
         evidence["verification"] = {
@@ -182,6 +188,12 @@ def evidence_of(
     return evidence
 
 
+def _check_result(check: ReadinessCheck, problem: str, not_checked: str) -> dict[str, Any]:
+    passed = None if not_checked and not problem else not problem
+    why = problem or not_checked
+    return {"check": check.value, "passed": passed, **({"why": why} if why else {})}
+
+
 def session_report(record: SwitchoverRecord, session: SwitchoverSession) -> dict[str, Any]:
     """Returns the report of the switchover that *session* carries out."""
     report = report_of(
@@ -190,7 +202,8 @@ def session_report(record: SwitchoverRecord, session: SwitchoverSession) -> dict
         canary=session.checks.canary,
         groups=session.flows.final_groups(),
     )
-    evidence = evidence_of(session.checks.known, session.flows.verification)
+    checks = session.checks
+    evidence = evidence_of(checks.known, session.flows.verification, not_checked=checks.not_checked)
     return {**report, **evidence, "user": user_name()}
 
 

@@ -71,7 +71,7 @@ class SwitchoverReading:
     seal_sha256: str = ""
     seal_partitions: int = 0
     ends: tuple[tuple[str, int], ...] = ()  # the first partitions of the seal
-    checks: tuple[tuple[str, bool, str], ...] = ()  # name, passed, why not
+    checks: tuple[tuple[str, bool | None, str], ...] = ()  # name, passed (None: unknown), why not
     is_equal: bool | None = None  # both clusters up to the seal
     differences: tuple[str, ...] = ()
     lost_offsets: int | None = None  # at least; None: nothing is lost on purpose
@@ -210,9 +210,13 @@ def _ends(value: Any) -> list[tuple[str, int]]:
     ]
 
 
-def _checks(value: Any) -> list[tuple[str, bool, str]]:
+def _checks(value: Any) -> list[tuple[str, bool | None, str]]:
     return [
-        (_text(row.get("check"), NAME_MAX), row.get("passed") is True, _text(row.get("why"), TEXT_MAX))
+        (
+            _text(row.get("check"), NAME_MAX),
+            None if row.get("passed", False) is None else row.get("passed") is True,
+            _text(row.get("why"), TEXT_MAX),
+        )
         for row in _objects(value)
     ]
 

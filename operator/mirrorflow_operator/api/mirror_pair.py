@@ -47,6 +47,7 @@ PORTS_MAX = 16
 PEERS_MAX = 16
 SETTLE_MAX_S = 8  # an unplanned switchover gives a source that answers 10 s to be fenced
 DAY_S = 86_400
+YEAR_S = 365 * DAY_S
 Principal = Annotated[str, Field(min_length=3, max_length=512, pattern=r"^[^:\s]+:.+$")]
 ShortText = Annotated[str, Field(min_length=1, max_length=2_048)]
 HostName = Annotated[
@@ -242,6 +243,12 @@ class Readiness(ApiModel):
 
     max_lag_seconds: int = Field(
         5, ge=0, le=DAY_S, description="Lag of the flow above which a switchover does not begin."
+    )
+    verified_within_seconds: int | None = Field(
+        None,
+        ge=1,
+        le=YEAR_S,
+        description="Time within which a verification of the flow must have ended that found both clusters equal. If absent, none is required.",
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mirrorflow_core.java.properties import format_properties
+from mirrorflow_core.switchover.last_verification import LastVerification
 from mirrorflow_operator.api.mirror_pair import Hook, MirrorPair
 from mirrorflow_operator.api.spec import Authentication, MirrorFlow, State
 from mirrorflow_operator.api.switchover import Switchover
@@ -58,6 +59,7 @@ class FlowOfPair:
     flow: MirrorFlow
     flow_id: str
     version: str  # of the replicator
+    verification: LastVerification | None = None  # by the status of the flow
 
 
 def object_name_of(switchover: str) -> str:
@@ -112,7 +114,7 @@ def switchover_objects(
     plans = _plans(pair, forward, back, source)
     files = {f"{name}.properties": format_properties(properties) for name, properties in plans.items()}
     endpoint = _endpoint(pair, flows)
-    request = _request(switchover, pair, begin_until_ms, last_seen, endpoint)
+    request = _request(switchover, pair, begin_until_ms, last_seen, endpoint, forward.verification)
     policies = fence_policies(pair)
     if policies:
         request["networkFence"] = _network_fence(pair, policies)
@@ -192,6 +194,7 @@ def _request(
     begin_until_ms: int,
     last_seen: Mapping[str, Any] | None,
     endpoint: Object | None,
+    verification: LastVerification | None,
 ) -> Object:
     spec, wanted = pair.spec, switchover.spec
     return {
@@ -207,10 +210,20 @@ def _request(
         "endpointHook": None if spec.endpoint is None else _hook(spec.endpoint.hook, pair),
         "endpoint": endpoint,
         "maxLagMs": spec.readiness.max_lag_seconds * 1_000,
+        **_verification(pair, verification),
         "refusedMs": spec.deadline_seconds * 1_000,
         "beginUntilMs": begin_until_ms,
         "lastSeen": last_seen,
     }
+
+
+def _verification(pair: MirrorPair, last: LastVerification | None) -> Object:
+    """Returns how recent a verification must be, and the last one; nothing where the pair requires none."""
+    within_s = pair.spec.readiness.verified_within_seconds
+    if within_s is None:
+        return {}
+    known = None if last is None else {"run": last.run, "endedMs": last.ended_ms, "isEqual": last.is_equal}
+    return {"verifiedWithinMs": within_s * 1_000, "verification": known}
 
 
 def _request_text(request: Object) -> str:

@@ -61,6 +61,7 @@ from mirrorflow_operator.status.switchover_assessment import (
     decisions,
     switchover_status,
 )
+from mirrorflow_operator.status.verification import last_verification
 
 _LOG: Final = logging.getLogger(__name__)
 FOLLOW_EVERY_S: Final = 1.0  # while a switchover is under way
@@ -169,6 +170,7 @@ class PairReconciler:
                 flow=flow,
                 flow_id=observation.flows[member.flow].status.flow_id,
                 version=observation.flows[member.flow].status.version,
+                verification=last_verification(observation.flows[member.flow].status),
             )
             for alias, member in pair.spec.members.items()
             if (flow := observation.flows[member.flow].flow) is not None

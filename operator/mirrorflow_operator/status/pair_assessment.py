@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from mirrorflow_core.switchover.last_verification import why_not_verified
 from mirrorflow_operator.api.mirror_pair import MirrorPair, pair_problems
 from mirrorflow_operator.api.pair_status import (
     NewestSwitchover,
@@ -35,6 +36,7 @@ from mirrorflow_operator.status.pair_observation import (
     PairResource,
     SwitchoverResource,
 )
+from mirrorflow_operator.status.verification import last_verification
 
 # Without any lag: the fence, the ends that must not change, the comparison and the last pass of groups.
 REFUSED_AT_LEAST_S: Final = 2.0
@@ -257,6 +259,8 @@ def _ready(
             PairReason.LAG_TOO_HIGH,
             f"The lag of {flow.name} is above {spec.readiness.max_lag_seconds} s; wait, or raise spec.readiness.maxLagSeconds.",
         )
+    if why := _why_not_verified(resource.pair, flow, observation.now_s):
+        return _not_ready(PairReason.NOT_VERIFIED, why)
     (to,) = (alias for alias in spec.members if alias != member.active)
     failing = (
         f" The offsets of {progress.groups_failing} groups do not follow now."
@@ -293,6 +297,18 @@ def _flow_problem(flow: Resource) -> PairFinding | None:
         why = "it has no status yet" if ready is None else ready.message or ready.reason
         return _not_ready(PairReason.FLOW_NOT_READY, f"{flow.name}: {why}")
     return None
+
+
+def _why_not_verified(pair: MirrorPair, flow: Resource, now_s: float) -> str:
+    """Returns why the last verification of the active member's *flow* does not allow a switchover; "" if it does, or need not."""
+    within_s = pair.spec.readiness.verified_within_seconds
+    return why_not_verified(
+        flow.name,
+        last_verification(flow.status),
+        within_ms=None if within_s is None else within_s * 1_000,
+        now_ms=int(now_s * 1_000),
+        source="the status of the flow has no such verdict",
+    )
 
 
 def _not_ready(reason: PairReason, message: str) -> PairFinding:

@@ -27,6 +27,7 @@ class PairReason(Enum):
     LAG_TOO_HIGH = "LagTooHigh"
     LAG_UNKNOWN = "LagUnknown"
     DIFFERENCES_FOUND = "DifferencesFound"
+    NOT_VERIFIED = "NotVerified"
     SWITCHING_OVER = "SwitchingOver"
     NOT_RECONCILED = "NotReconciled"
 

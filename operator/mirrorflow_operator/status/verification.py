@@ -7,11 +7,13 @@ verdict.
 
 from typing import Final
 
+from mirrorflow_core.switchover.last_verification import LastVerification
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import (
     Condition,
     ConditionStatus,
     RunPhase,
+    Status,
     VerifyStatus,
 )
 from mirrorflow_operator.api.timestamps import parse_timestamp, timestamp
@@ -107,6 +109,26 @@ def _verdict(status: VerifyStatus) -> Finding | None:
     return yes(_KIND, Reason.EQUAL, f"{compared}.")
 
 
+def last_verification(status: Status) -> LastVerification | None:
+    """Returns the last verification of a flow with the verdict equal or different, by its *status*; None if that is not known.
+
+    A scheduled run in progress keeps the verdict of the one before it. A run that was requested, has failed or could not compare
+    everything leaves none.
+    """
+    verify = status.verify
+    if verify is None or (ended_s := parse_timestamp(verify.verdict_time or "")) is None:
+        return None
+    is_running = verify.phase in UNFINISHED
+    verdict = _reported_verdict(status) if is_running else _verdict(verify)
+    if verdict is None or verdict.reason is Reason.UNDECIDED:
+        return None
+    return LastVerification(
+        run="before the running one" if is_running else verify.run_id or verify.job,
+        ended_ms=int(ended_s * 1000),
+        is_equal=verdict.reason is Reason.EQUAL,
+    )
+
+
 def verified(
     observation: Observation, flow: MirrorFlow | None, status: VerifyStatus | None
 ) -> Finding | None:
@@ -161,7 +183,7 @@ def _last_run(observation: Observation, flow: MirrorFlow | None, status: VerifyS
     if status is None or not status.job:
         return unknown(_KIND, Reason.NOT_VERIFIED_YET, "No verification has started yet.")
     if status.phase in UNFINISHED:
-        before = _reported_verdict(observation)
+        before = _reported_verdict(observation.resource.status)
         if before is not None:
             return before
         job = newest_job(observation.jobs, RunKind.VERIFY)
@@ -179,10 +201,10 @@ def _last_run(observation: Observation, flow: MirrorFlow | None, status: VerifyS
     return unknown(_KIND, Reason.VERIFICATION_FAILED, f"{status.message.rstrip('.')}.{hint}")
 
 
-def _reported_verdict(observation: Observation) -> Finding | None:
-    """Returns the verdict that the status reports; None without one."""
+def _reported_verdict(status: Status) -> Finding | None:
+    """Returns the verdict that *status* reports; None without one."""
     reported: Condition | None = next(
-        (condition for condition in observation.resource.status.conditions if condition.type == _KIND.value),
+        (condition for condition in status.conditions if condition.type == _KIND.value),
         None,
     )
     reason = next(

@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, FailedError, UsageError
@@ -30,7 +32,9 @@ from mirrorflow_cli.switchover_report import (
     session_report,
 )
 from mirrorflow_cli.switchover_report_files import check_report_files, write_report_files
+from mirrorflow_cli.verification_results import NOT_GIVEN, OPTION, last_verification
 from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.switchover import guards
 from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.record import SwitchoverRecord
@@ -58,7 +62,7 @@ from mirrorflow_replicator.switchover.unplanned_session import (
 STATUS, ROLLBACK = "status", "rollback"
 _COMPLETED = frozenset({SwitchoverState.DONE, SwitchoverState.REHEARSED, SwitchoverState.DEGRADED})
 _REQUEST_OPTIONS = (
-    "to", "rehearse", "live_groups", "unplanned", "restore", "accept_loss", "progress", "canary_topic", "canary_group",
+    "to", "rehearse", "live_groups", "unplanned", "restore", "accept_loss", "progress", "verification", "canary_topic", "canary_group",
 )  # fmt: skip
 _FOR_ROLLBACK = "--accept-two-active"
 CANARY_PACKAGE = "confluent-kafka"
@@ -110,6 +114,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--restore",
         action="store_true",
         help="planned, back to the member that an unplanned switchover has left and `mirrorflow diverged` has reconciled; refused otherwise",
+    )
+    parser.add_argument(
+        OPTION,
+        metavar="FOLDER",
+        help="folder of `mirrorflow verify --out`, in which spec.readiness.verifiedWithinSeconds looks for the last verification",
     )
     _add_risk_arguments(parser)
     _add_canary_arguments(parser)
@@ -182,10 +191,22 @@ def execute(arguments: argparse.Namespace) -> int:
     only_shows = arguments.rehearse or (arguments.unplanned and not arguments.accept_loss)
     if not only_shows:
         _refuse_objects_of_kubernetes(loaded)
-    settings = switchover_settings(arguments, loaded, arguments.to)
+    settings = _with_verification(arguments, switchover_settings(arguments, loaded, arguments.to))
     if arguments.canary_topic is not None:
         return asyncio.run(_rehearse_with_canary(arguments, settings))
     return asyncio.run((_switch_unplanned if arguments.unplanned else _switch)(arguments, settings))
+
+
+def _with_verification(arguments: argparse.Namespace, settings: SwitchoverSettings) -> SwitchoverSettings:
+    """Returns *settings* with the last verification that --verification has. Raises UsageError if that is no folder."""
+    if arguments.verification is None:
+        return replace(settings, verification_source=NOT_GIVEN)
+    folder, flow = Path(arguments.verification), flow_name(settings.forward.flow)
+    return replace(
+        settings,
+        last_verification=last_verification(folder, flow, settings.source, settings.to),
+        verification_source=f"{folder} has no such result",
+    )
 
 
 def _refuse_contradictions(arguments: argparse.Namespace) -> None:

@@ -20,6 +20,7 @@ from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import CheckpointSettings, ClientSettings, SourceSettings
 from mirrorflow_core.switchover.hook_jobs import FENCE_KINDS, HookJobKind
+from mirrorflow_core.switchover.last_verification import LastVerification
 from mirrorflow_core.switchover.record import SwitchoverLimits, SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverType
 from mirrorflow_replicator.config.connector_properties import parse_checkpoint
@@ -78,6 +79,8 @@ def load_switchover_job(folder: Path) -> SwitchoverJob:
             endpoint_object=_endpoint(given["endpoint"]),
             probe=_probe(folder),
             max_lag_ms=given["maxLagMs"],
+            verified_within_ms=given.get("verifiedWithinMs"),
+            last_verification=_verification(given.get("verification")),
             limits=SwitchoverLimits(refused_ms=given["refusedMs"]),
         )
         return SwitchoverJob(
@@ -178,6 +181,14 @@ def _endpoint(given: Mapping[str, Any] | None) -> EndpointObject | None:
         name=given["name"],
         key=given["key"],
         values=dict(given["values"]),
+    )
+
+
+def _verification(given: Mapping[str, Any] | None) -> LastVerification | None:
+    if given is None:
+        return None
+    return LastVerification(
+        run=str(given["run"]), ended_ms=int(given["endedMs"]), is_equal=given["isEqual"] is True
     )
 
 

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Final
 
 from mirrorflow_core.settings import CheckpointSettings, ClientSettings, SourceSettings
+from mirrorflow_core.switchover.last_verification import LastVerification
 from mirrorflow_core.switchover.record import SwitchoverLimits
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
@@ -58,6 +59,9 @@ class SwitchoverSettings:
     probe: ClientSettings | None = None  # writes the canary topic of the source; None: as the flow back
     target_probe: ClientSettings | None = None  # reads on the target as an application, in a rehearsal
     max_lag_ms: int = 5_000
+    verified_within_ms: int | None = None  # None: no verification is required
+    last_verification: LastVerification | None = None  # of the forward flow; None: not known
+    verification_source: str = "the status of the flow has no such verdict"  # why none is known
     limits: SwitchoverLimits
 
     @property

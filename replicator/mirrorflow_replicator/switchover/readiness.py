@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
+from mirrorflow_core.replication_policy import flow_name
+from mirrorflow_core.switchover.last_verification import NOT_REQUIRED, why_not_verified
 from mirrorflow_core.switchover.observation import ReadinessCheck
 from mirrorflow_core.topics.topic_acls import Operation
 from mirrorflow_kafka.admin import admin
@@ -31,7 +33,11 @@ Check = Callable[[], Awaitable[str]]
 
 
 class ReadinessChecks:
-    """The results of all checks of one switchover. `notes` are sentences that a user should know, and no reason to stop."""
+    """The results of all checks of one switchover.
+
+    `notes` are sentences that a user should know, and no reason to stop. `not_checked` are checks that the pair does not ask for, with the
+    reason: they stop nothing, and their result is unknown.
+    """
 
     def __init__(
         self,
@@ -44,6 +50,7 @@ class ReadinessChecks:
     ) -> None:
         """*fence*: of the source."""
         self.notes: list[str] = []
+        self.not_checked: dict[ReadinessCheck, str] = {}
         self.canary: CanaryTimes | None = None
         self._settings = settings
         self._clusters = clusters
@@ -55,7 +62,7 @@ class ReadinessChecks:
             ReadinessCheck.PERMISSIONS: self._permissions,
             ReadinessCheck.FLOWS: self._flows_run,
             ReadinessCheck.LAG: self._lag,
-            ReadinessCheck.VERIFICATION: self._nothing,  # the sealed range is compared while writes are refused
+            ReadinessCheck.VERIFICATION: self._verification,
             ReadinessCheck.GROUPS: self._groups,
             ReadinessCheck.TRANSACTIONS: self._transactions,
             ReadinessCheck.PRODUCER_IDS: self._producer_ids,
@@ -85,8 +92,18 @@ class ReadinessChecks:
             if not error.retriable:
                 self._results[check] = str(error)
 
-    async def _nothing(self) -> str:
-        return ""
+    async def _verification(self) -> str:
+        """The newest records are compared later, while writes are refused; all others only by an earlier verification."""
+        settings = self._settings
+        if settings.verified_within_ms is None:
+            self.not_checked[ReadinessCheck.VERIFICATION] = f"{NOT_REQUIRED}."
+        return why_not_verified(
+            flow_name(settings.forward.flow),
+            settings.last_verification,
+            within_ms=settings.verified_within_ms,
+            now_ms=time.time_ns() // 1_000_000,
+            source=settings.verification_source,
+        )
 
     async def _permissions(self) -> str:
         if self._settings.fence is not FenceKind.DENY_ACL:
@@ -182,6 +199,9 @@ class ReadinessChecks:
     async def _try_fence(self) -> str:
         settings, clusters = self._settings, self._clusters
         if settings.fence is not FenceKind.DENY_ACL:
+            self.not_checked[ReadinessCheck.FENCE] = (
+                f"spec.fence.method is {settings.fence.value}, and only DenyAcl is tried on a canary topic."
+            )
             return ""
         factor = settings.back.replication_factor
         self.canary = await try_fence(clusters.source, clusters.probe, replication_factor=factor)

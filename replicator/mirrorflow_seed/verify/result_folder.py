@@ -13,6 +13,7 @@ import json
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from hashlib import blake2b
 from html import escape
 from typing import Any, Final
@@ -150,10 +151,12 @@ class ResultFolder:
         )
 
     def write(self, verification: VerificationResult) -> None:
-        """Writes the summary and the page. Raises FileSystemError."""
+        """Writes the summary, with the time at which the verification has ended, and the page. Raises FileSystemError."""
         if self._folder is None:
             return
-        self._folder.write(SUMMARY, (json.dumps(verification.as_json(), indent=2) + "\n").encode())
+        ended = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
+        summary = {**verification.as_json(), "ended": ended}
+        self._folder.write(SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
         self._folder.write(PAGE, page(verification).encode())
 
 

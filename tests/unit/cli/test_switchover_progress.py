@@ -35,7 +35,7 @@ SESSION = cast(
     "SwitchoverSession",
     SimpleNamespace(
         fences={"east": SimpleNamespace(seen=FenceState.COMPLETE), "west": SimpleNamespace(seen=None)},
-        checks=SimpleNamespace(notes=[], canary=None, known={}),
+        checks=SimpleNamespace(notes=[], canary=None, known={}, not_checked={}),
         flows=SimpleNamespace(final_groups=lambda: (), verification=None),
     ),
 )

@@ -83,8 +83,13 @@ def report(name: str = "orders", **changes: Any) -> dict[str, Any]:
         ],
     }
     evidence = evidence_of(
-        {ReadinessCheck.LAG: "", ReadinessCheck.ENDPOINT: f"{name} is no program."},
+        {
+            ReadinessCheck.LAG: "",
+            ReadinessCheck.ENDPOINT: f"{name} is no program.",
+            ReadinessCheck.VERIFICATION: "",
+        },
         SealVerification(seal_sha256=done.seal.sha256 if done.seal else "", differences=()),
+        not_checked={ReadinessCheck.VERIFICATION: f"{name} requires none."},
     )
     return report_of(done, **(values | changes)) | evidence
 
@@ -101,7 +106,7 @@ def test_the_page_begins_with_the_outcome_and_has_each_field_of_the_report():
     for part in (
         "Planned", "east", "west", "laptop/4711", "2023-11-14 22:13:20.000 UTC", "1.750 s", "60 s", "Promoting",
         done["seal"]["sha256"], "12,345", "Both clusters are equal", "billing orders", "42", "unknown",
-        "orders-3: it has members", "A note on orders.", "0.030 s", "passed", "failed", "2026-11-29 12:00:00.000 UTC",
+        "orders-3: it has members", "A note on orders.", "0.030 s", "passed", "failed", "orders requires none.", "2026-11-29 12:00:00.000 UTC",
     ):  # fmt: skip
         assert part in text, part
 
@@ -244,3 +249,10 @@ def test_a_failed_write_keeps_the_earlier_report(tmp_path: Path):
 def test_a_file_that_cannot_become_a_report_is_refused(tmp_path: Path, name: str, reason: str):
     with pytest.raises(UsageError, match=reason):
         check_report_files([str(tmp_path / name)])
+
+
+def test_a_check_that_the_pair_does_not_ask_for_has_not_passed():
+    rows = {row["check"]: row for row in report()["checks"]}
+
+    assert (None, "orders requires none.") == (rows["verification"]["passed"], rows["verification"]["why"])
+    assert (True, False) == (rows["lag"]["passed"], rows["endpoint"]["passed"])

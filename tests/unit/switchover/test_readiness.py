@@ -1,11 +1,13 @@
 """The readiness check of the fence: a fence that refuses the reverse flow would stop the copy to the old side."""
 
 import asyncio
+import time
 from typing import Any, cast
 
 import pytest
 
 from mirrorflow_core.settings import ClientSettings
+from mirrorflow_core.switchover.last_verification import LastVerification
 from mirrorflow_core.switchover.observation import ReadinessCheck
 from mirrorflow_core.switchover.record import SwitchoverLimits
 from mirrorflow_replicator.switchover import readiness
@@ -57,3 +59,41 @@ def test_a_fence_with_an_exception_or_a_separate_canary_user_passes_the_check(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     assert "" == checked(monkeypatch, **settings)
+
+
+def verified(**settings: Any) -> ReadinessChecks:
+    """The checks after that of the verification."""
+    part = cast("Any", Anything)
+    pair = SwitchoverSettings(
+        pair="p",
+        forward=part,
+        forward_groups=None,
+        back=part,
+        fence=FenceKind.NONE,
+        limits=SwitchoverLimits(),
+        **settings,
+    )
+    checks = ReadinessChecks(pair, part, fence=part, flows=part, partitions=part)
+    asyncio.run(checks._run(ReadinessCheck.VERIFICATION, checks._verification))
+    return checks
+
+
+def test_a_required_verification_that_is_not_known_fails_the_check():
+    checks = verified(verified_within_ms=60_000, verification_source="--verification is not given")
+
+    assert "it is unknown when a verification" in checks.known[ReadinessCheck.VERIFICATION]
+    assert {} == checks.not_checked
+
+
+def test_a_pair_that_requires_no_verification_has_a_check_of_unknown_result():
+    checks = verified()
+
+    assert "" == checks.known[ReadinessCheck.VERIFICATION]
+    assert "verifiedWithinSeconds is not set" in checks.not_checked[ReadinessCheck.VERIFICATION]
+
+
+def test_a_recent_equal_verification_passes_the_check():
+    last = LastVerification(run="1", ended_ms=time.time_ns() // 1_000_000, is_equal=True)
+    checks = verified(verified_within_ms=60_000, last_verification=last)
+
+    assert ("", {}) == (checks.known[ReadinessCheck.VERIFICATION], checks.not_checked)

@@ -1,9 +1,11 @@
 """The objects of a Switchover's Job; `MIRRORFLOW_REWRITE_GOLDENS=1` rewrites the golden file."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mirrorflow_core.switchover.last_verification import LastVerification
 from mirrorflow_operator.api.mirror_pair import MirrorPair
 from mirrorflow_operator.api.switchover import Switchover
 from mirrorflow_operator.plan.switchover_objects import FlowOfPair, switchover_objects
@@ -151,3 +153,19 @@ def test_a_flow_that_is_stopped_or_paused_has_the_properties_of_a_running_one():
 
 def test_a_flow_without_groups_has_no_file_of_groups():
     assert "forward-checkpoint.properties" not in objects(mirror_pair(groups={"include": []}))[0]["data"]
+
+
+def test_a_request_has_the_last_verification_where_the_pair_requires_one():
+    last = LastVerification(run="nightly", ended_ms=1_796_000_000_000, is_equal=True)
+    given = {alias: replace(of_pair, verification=last) for alias, of_pair in flows().items()}
+
+    def requested(**readiness: int) -> dict[str, Any]:
+        pair = mirror_pair(readiness=readiness)
+        return request(
+            switchover_objects(switchover(), pair, given, image="mirrorflow/replicator", begin_until_ms=0)
+        )
+
+    required = requested(verifiedWithinSeconds=60)
+    assert 60_000 == required["verifiedWithinMs"]
+    assert {"run": "nightly", "endedMs": 1_796_000_000_000, "isEqual": True} == required["verification"]
+    assert "verification" not in requested(maxLagSeconds=5)

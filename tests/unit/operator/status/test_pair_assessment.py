@@ -6,12 +6,16 @@ from typing import Any
 import pytest
 
 from mirrorflow_operator.api.pair_status import PairStatus, PredictedSwitchover, SwitchoverStatus
+from mirrorflow_operator.api.status import Condition, ConditionStatus, VerifyStatus, WindowCounts
+from mirrorflow_operator.api.timestamps import timestamp
 from mirrorflow_operator.status.pair_assessment import active_member, pair_status
 from mirrorflow_operator.status.pair_observation import PairFlowProgress, PairObservation
 from tests.unit.operator.pairs import (
+    NOW_S,
     SINCE,
     flow_resource,
     job,
+    mirror_pair,
     observation,
     pair_resource,
     report,
@@ -142,3 +146,64 @@ def test_the_status_of_a_pair_keeps_its_newest_switchover_after_it_is_deleted():
     assert after.switchover == before.switchover
     assert after.switchover is not None
     assert "Done" == after.switchover.state
+
+
+def verified_observation(
+    hours_ago: float | None, *, phase: str = "Succeeded", reported: str = "Equal", **fields: Any
+) -> PairObservation:
+    """A pair that requires a verification within a day, of which one has ended so long ago; None: none has."""
+    pair = replace(pair_resource(), pair=mirror_pair(readiness={"verifiedWithinSeconds": 86_400}))
+    seen = observation(pair=pair)
+    flow = seen.flows["east-to-west"]
+    if hours_ago is not None:
+        windows = WindowCounts(total=4, equal=4) if phase == "Succeeded" else None
+        verify = VerifyStatus(
+            run_id="nightly",
+            job="verify-1",
+            phase=phase,
+            verdict_time=timestamp(NOW_S - hours_ago * 3_600),
+            **{"windows": windows, **fields},
+        )
+        condition = Condition(
+            type="Verified",
+            status=ConditionStatus.TRUE,
+            last_transition_time=SINCE,
+            reason=reported,
+            message="-",
+        )
+        conditions = (*flow.status.conditions, condition)
+        flow = replace(
+            flow, status=flow.status.model_copy(update={"verify": verify, "conditions": conditions})
+        )
+    return replace(seen, flows={**seen.flows, "east-to-west": flow})
+
+
+@pytest.mark.parametrize(
+    ("hours_ago", "part"),
+    [
+        (None, "it is unknown when a verification of flow east-to-west"),
+        (25, "verification nightly of flow east-to-west ended 25 h ago"),
+    ],
+    ids=["none", "old"],
+)
+def test_a_pair_whose_last_verification_is_not_recent_is_not_ready(hours_ago: float | None, part: str):
+    status = written(verified_observation(hours_ago))
+
+    assert ("NotVerified", "NotReady") == (ready(status)[1], status.phase)
+    assert part in ready(status)[2]
+
+
+def test_a_pair_with_a_recent_equal_verification_is_ready():
+    assert "CanSwitch" == ready(written(verified_observation(23)))[1]
+
+
+def test_a_scheduled_run_in_progress_keeps_the_verdict_of_the_one_before():
+    assert "CanSwitch" == ready(written(verified_observation(23, phase="Running")))[1]
+    assert "NotVerified" == ready(written(verified_observation(23, phase="Running", reported="Verifying")))[1]
+
+
+@pytest.mark.parametrize("windows", [WindowCounts(total=4, equal=3, undecided=1), None])
+def test_a_run_without_a_verdict_leaves_the_last_one_unknown(windows: WindowCounts | None):
+    status = written(verified_observation(1, windows=windows))
+
+    assert "it is unknown when" in ready(status)[2]
