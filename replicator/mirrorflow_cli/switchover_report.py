@@ -183,6 +183,7 @@ def evidence_of(
         evidence["verification"] = {
             "equal": not verification.differences,
             "sealSha256": verification.seal_sha256,
+            "partitionsWithSealedDigest": verification.digests_equal,
             "differences": [*verification.differences],
         }
     return evidence
@@ -216,12 +217,23 @@ def user_name() -> str:
 
 
 def seal_summary(seal: Seal) -> dict[str, Any]:
-    """Returns the seal as it stands in a report: its digest, and where each partition ended."""
+    """Returns the seal as it stands in a report: where each partition ended, and with which records."""
     ends = [
-        {"topic": partition.topic, "partition": partition.partition, "end": partition.end}
+        {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "end": partition.end,
+            "records": partition.records,
+            "digest": partition.digest,
+        }
         for partition in seal.partitions
     ]
-    return {"partitions": len(seal.partitions), "sha256": seal.sha256, "ends": ends}
+    return {
+        "partitions": len(seal.partitions),
+        "sha256": seal.sha256,
+        "digestKey": seal.digest_key,
+        "ends": ends,
+    }
 
 
 def _timestamp(time_ms: int) -> str:

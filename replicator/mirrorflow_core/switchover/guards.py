@@ -304,15 +304,16 @@ def copied_ends(observation: SwitchoverObservation) -> Mapping[TopicPartition, P
 
 
 def sealed(record: SwitchoverRecord, observation: SwitchoverObservation) -> Seal | None:
-    """Returns the seal over what is observed; None while the ends or the positions are unknown."""
-    ends, copied = observation.source.ends, observation.copied
-    if not ends or copied is None:
+    """Returns the seal over what is observed; None while the ends, the positions or the newest records are unknown."""
+    ends, copied, tails = observation.source.ends, observation.copied, observation.source.tails
+    if not ends or copied is None or tails is None or tails.partitions.keys() != ends.keys():
         return None
     return Seal(
         pair=record.pair,
         switchover=record.id,
         epoch=record.epoch,
         attempt=record.attempt,
+        digest_key=tails.key,
         partitions=tuple(
             PartitionSeal(
                 topic=partition.topic,
@@ -321,7 +322,8 @@ def sealed(record: SwitchoverRecord, observation: SwitchoverObservation) -> Seal
                 end=end.end,
                 last_stable=end.last_stable,
                 copied=copied.get(partition, 0),
-                digest=end.digest,
+                records=tails.partitions[partition].records,
+                digest=tails.partitions[partition].digest,
             )
             for partition, end in sorted(ends.items())
         ),

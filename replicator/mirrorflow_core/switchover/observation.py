@@ -54,7 +54,22 @@ class PartitionEnd:
     topic_id: str
     end: int
     last_stable: int  # below `end` while a transaction is open
-    digest: str = ""  # of the records since the last verified offset; "": not computed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailDigest:
+    """The newest records before the end of a partition of the source, which its copy must end with."""
+
+    records: int  # their number
+    digest: str  # of them, in their order, as they are copied; "": not taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailDigests:
+    """The newest records before all ends of one observation. Digests are keyed, so that no writer can prepare records that collide."""
+
+    key: str
+    partitions: Mapping[TopicPartition, TailDigest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +91,7 @@ class ClusterObservation:
     unchanged_ms: int | None = (
         None  # how long `ends` and the fence have been the same, by the observer's monotonic clock
     )
+    tails: TailDigests | None = None  # of `ends`
     unfenced_topics: tuple[str, ...] = ()  # that were created since the fence was set
     last_writes: tuple[LastWrite, ...] = ()  # names the producers, where ends grow under a fence
 
@@ -96,6 +112,7 @@ class SealVerification:
 
     seal_sha256: str
     differences: tuple[str, ...] = ()  # a sentence for each; empty: equal
+    digests_equal: int = 0  # partitions whose copy ends with the records of the seal's digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

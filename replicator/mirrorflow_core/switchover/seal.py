@@ -1,7 +1,8 @@
 """The seal: where each partition of the source ended when no application could write any more.
 
-It is a value: a process that has it can decide from the target alone whether everything was copied. Its JSON has one form, so its
-SHA-256 identifies it. It is stored in the record of its switchover, on both clusters.
+It is a value: a process that has it can decide from the target alone whether everything was copied, and whether each copy ends with the
+newest records of the source. It does not prove more: records before those that `PartitionSeal.records` counts are not in its digest. Its
+JSON has one form, so its SHA-256 identifies it. It is stored in the record of its switchover, on both clusters.
 """
 
 import hashlib
@@ -26,7 +27,8 @@ class PartitionSeal:
     end: int
     last_stable: int  # equals `end`: no transaction was open
     copied: int  # the source offset that the forward flow had committed when the source was sealed
-    digest: str = ""  # of the records from the last verified offset to `end`; "": not computed
+    records: int = 0  # how many of the newest records before `end` the digest covers
+    digest: str = ""  # of these records, in their order, as they are copied; "": not taken
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -41,6 +43,7 @@ class Seal:
     switchover: str  # its id
     epoch: int
     attempt: int  # of the fence; a new attempt has a new seal, even with equal ends
+    digest_key: str = ""  # of the digests of all partitions
     partitions: tuple[PartitionSeal, ...]
 
     def __post_init__(self) -> None:
@@ -70,6 +73,7 @@ def seal_fields(seal: Seal) -> dict[str, Any]:
         "switchover": seal.switchover,
         "epoch": seal.epoch,
         "attempt": seal.attempt,
+        "digest_key": seal.digest_key,
         "partitions": [
             {
                 "topic": partition.topic,
@@ -78,6 +82,7 @@ def seal_fields(seal: Seal) -> dict[str, Any]:
                 "end": partition.end,
                 "last_stable": partition.last_stable,
                 "copied": partition.copied,
+                "records": partition.records,
                 "digest": partition.digest,
             }
             for partition in seal.partitions
@@ -99,6 +104,7 @@ def seal_of(fields: Mapping[str, Any]) -> Seal:
             end=integer_field(partition, "end"),
             last_stable=integer_field(partition, "last_stable"),
             copied=integer_field(partition, "copied"),
+            records=integer_field(partition, "records"),
             digest=text_field(partition, "digest"),
         )
         for partition in partitions
@@ -108,6 +114,7 @@ def seal_of(fields: Mapping[str, Any]) -> Seal:
         switchover=text_field(members, "switchover"),
         epoch=integer_field(members, "epoch"),
         attempt=integer_field(members, "attempt"),
+        digest_key=text_field(members, "digest_key"),
         partitions=tuple(sorted(seals, key=lambda seal: seal.topic_partition)),
     )
 

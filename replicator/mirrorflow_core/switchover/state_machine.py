@@ -236,16 +236,14 @@ def _fence(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms:
 
 
 def _quiesce(record: SwitchoverRecord, observation: SwitchoverObservation, now_ms: int) -> SwitchoverStep:
-    seal = guards.sealed(record, observation)
-    if seal is None or not guards.is_fenced(observation.source):
+    ends = observation.source.ends
+    if not ends or observation.copied is None or not guards.is_fenced(observation.source):
         return SwitchoverStep(
             record, waits_for=f"Waits until the ends and the fence of {record.source} can be read."
         )
     if guards.has_open_transaction(observation.source):
         open_partitions = guards.some(
-            partition.topic_partition
-            for partition in seal.partitions
-            if partition.last_stable < partition.end
+            partition for partition, end in sorted(ends.items()) if end.last_stable < end.end
         )
         return SwitchoverStep(
             record, waits_for=f"Waits for open transactions on {record.source} to end: {open_partitions}."
@@ -254,6 +252,12 @@ def _quiesce(record: SwitchoverRecord, observation: SwitchoverObservation, now_m
         quiet = _seconds(record.limits.quiet_ms)
         return SwitchoverStep(
             record, waits_for=f"Waits until the ends on {record.source} have not changed for {quiet}."
+        )
+    seal = guards.sealed(record, observation)
+    if seal is None:
+        return SwitchoverStep(
+            record,
+            waits_for=f"Waits until the newest records on {record.source} are read, for the digests of the seal.",
         )
     return _advance(record, _S.SEALED, now_ms, seal=seal)
 

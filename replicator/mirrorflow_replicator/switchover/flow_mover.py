@@ -15,6 +15,8 @@ from mirrorflow_core.switchover.observation import (
     PartitionEnd,
     ReverseFlow,
     SealVerification,
+    TailDigest,
+    TailDigests,
 )
 from mirrorflow_core.switchover.record import ReverseStart
 from mirrorflow_core.switchover.seal import Seal
@@ -40,7 +42,13 @@ from mirrorflow_replicator.switchover.flow_end import (
 from mirrorflow_replicator.switchover.group_pass import FinalGroupPass, ImmovableGroups
 from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings
 from mirrorflow_replicator.switchover.quiescence import read_ends, settled_ends
-from mirrorflow_replicator.switchover.range_verification import compare_newest
+from mirrorflow_replicator.switchover.range_verification import (
+    Comparison,
+    SourceTails,
+    compare_newest,
+    new_digest_key,
+    read_source_tails,
+)
 from mirrorflow_replicator.switchover.reverse_start import hold_reverse, require_no_conflict, start_reverse
 from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
 
@@ -48,11 +56,12 @@ ABANDONED_POLL_S: Final = 1.0
 
 
 class _Comparison(NamedTuple):
-    """What was compared: both sides up to *ends* of the source, when the copies ended at *copy_ends*. Empty differences: equal."""
+    """What was compared: both sides up to *ends* of the source, when the copies ended at *copy_ends*."""
 
     ends: Mapping[TopicPartition, PartitionEnd]
     copy_ends: Mapping[TopicPartition, PartitionEnd]
-    differences: tuple[str, ...]
+    partitions: Mapping[TopicPartition, Comparison]
+    sealed: Mapping[TopicPartition, TailDigest]
 
 
 class FlowMover:
@@ -63,6 +72,8 @@ class FlowMover:
     ) -> None:
         self.verification: SealVerification | None = None
         self._ahead: _Comparison | None = None
+        self._digest_key = new_digest_key()
+        self._sent: tuple[Mapping[TopicPartition, PartitionEnd], SourceTails] | None = None
         self._ending: FlowClusters | None = None
         self._logs = LogCache()  # of the forward flow
         self._abandoned: Claim | None = None  # of the flow back, whose process was killed
@@ -168,34 +179,62 @@ class FlowMover:
 
         *starts*: where earlier switchovers to the source have started the flow.
         """
+        self._digest_key = seal.digest_key  # that of this process, unless another one has sealed
         ahead, self._ahead = self._ahead, None
+        ends, sealed = _sealed_ends(seal), _sealed_digests(seal)
         # A log that still ends where it did has the same records.
-        if ahead is None or ahead.ends != _sealed_ends(seal) or ahead.copy_ends != await self.copy_ends():
-            ahead = await self._compared(_sealed_ends(seal), starts)
-        self.verification = SealVerification(seal_sha256=seal.sha256, differences=ahead.differences)
+        is_known = ahead is not None and (ahead.ends, ahead.sealed) == (ends, sealed)
+        if ahead is None or not is_known or ahead.copy_ends != await self.copy_ends():
+            ahead = await self._compared(ends, sealed, starts)
+        results = ahead.partitions.values()
+        self.verification = SealVerification(
+            seal_sha256=seal.sha256,
+            differences=tuple(result.difference for result in results if result.difference),
+            digests_equal=sum(result.has_sealed_digest for result in results),
+        )
+
+    async def tails(
+        self, ends: Mapping[TopicPartition, PartitionEnd], starts: Iterable[ReverseStart] = ()
+    ) -> TailDigests:
+        """Returns digests of the newest records before *ends* of the source. Raises ClusterError. *starts*: as in `verify`."""
+        return (await self._source_tails(ends, starts)).digests()
 
     async def verify_ahead(
         self, ends: Mapping[TopicPartition, PartitionEnd], starts: Iterable[ReverseStart] = ()
     ) -> None:
         """Compares both sides up to *ends*, which are copied and will probably be sealed, for the next `verify`. Raises ClusterError."""
         if self._ahead is None or self._ahead.ends != ends:
-            self._ahead = await self._compared(ends, starts)
+            self._ahead = await self._compared(ends, (await self.tails(ends, starts)).partitions, starts)
 
     async def _compared(
-        self, ends: Mapping[TopicPartition, PartitionEnd], starts: Iterable[ReverseStart]
+        self,
+        ends: Mapping[TopicPartition, PartitionEnd],
+        sealed: Mapping[TopicPartition, TailDigest],
+        starts: Iterable[ReverseStart],
     ) -> _Comparison:
-        copy_ends, clusters = await self.copy_ends(), self._clusters
+        copy_ends, sent = await self.copy_ends(), await self._source_tails(ends, starts)
+        forward, target = self._settings.forward, self._clusters.target
+        compared = await compare_newest(forward, target, sent, sealed=sealed)
+        return _Comparison(dict(ends), copy_ends, compared, dict(sealed))
+
+    async def _source_tails(
+        self, ends: Mapping[TopicPartition, PartitionEnd], starts: Iterable[ReverseStart]
+    ) -> SourceTails:
+        """Returns the newest records before *ends*, which are read once: below the end, a log does not change."""
+        if self._sent is not None and (self._sent[0], self._sent[1].key) == (ends, self._digest_key):
+            return self._sent[1]
         offsets = {partition: end.end for partition, end in ends.items()}
         since: dict[TopicPartition, int] = {}
         for start in starts:
             key = start.topic_partition
             if key in ends and ends[key].topic_id == start.topic_id:
                 since[key] = max(since.get(key, 0), start.offset)
-        compared = await compare_newest(
-            self._settings.forward, clusters.source, clusters.target, offsets, starts=since
+        forward, clusters = self._settings.forward, self._clusters
+        sent = await read_source_tails(
+            forward, clusters.source, clusters.target, offsets, key=self._digest_key, starts=since
         )
-        differences = tuple(partition.difference for partition in compared.values() if partition.difference)
-        return _Comparison(dict(ends), copy_ends, differences)
+        self._sent = dict(ends), sent
+        return sent
 
     async def copy_ends(self) -> dict[TopicPartition, PartitionEnd]:
         """Returns the ends of all copies. Raises ClusterError."""
@@ -268,6 +307,13 @@ def _sealed_ends(seal: Seal) -> dict[TopicPartition, PartitionEnd]:
         sealed.topic_partition: PartitionEnd(
             topic_id=sealed.topic_id, end=sealed.end, last_stable=sealed.last_stable
         )
+        for sealed in seal.partitions
+    }
+
+
+def _sealed_digests(seal: Seal) -> dict[TopicPartition, TailDigest]:
+    return {
+        sealed.topic_partition: TailDigest(records=sealed.records, digest=sealed.digest)
         for sealed in seal.partitions
     }
 

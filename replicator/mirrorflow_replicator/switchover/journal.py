@@ -44,8 +44,9 @@ from mirrorflow_replicator.switchover.errors import SwitchoverError, SwitchoverT
 from mirrorflow_replicator.switchover.pair_settings import FenceKind
 
 PARTITION: Final = TopicPartition(SWITCHOVERS_TOPIC, 0)
-# A seal and the starts of the flow back have some 300 bytes for each partition. Compressed, 80 are left for each topic, as its ids
-# are random, and few for a partition. So ten thousand topics fit in a batch of Kafka's default message.max.bytes (1,048,588).
+# A seal and the starts of the flow back have some 300 bytes for each partition. Compressed, 42 are left for each topic, as its ids
+# are random, and 42 for each partition, as its digest is. So ten thousand topics fit in a batch of Kafka's default message.max.bytes
+# (1,048,588).
 _GZIP: Final = 1
 RECORD_BYTES_MAX: Final = 1_000_000
 # A process that dies in a transaction delays the next one, and readers, for so long.

@@ -14,6 +14,7 @@ from mirrorflow_core.switchover.observation import (
     LastWrite,
     PartitionEnd,
     SwitchoverObservation,
+    TailDigests,
 )
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.seal import Seal
@@ -161,14 +162,22 @@ class PlannedObserver(SwitchoverObserver):
         if ends is None or fence is None:
             self._seen = None
             return ClusterObservation(records=records, fence=fence, ends=ends)
+        unchanged_ms = self._unchanged_ms(fence, ends)
+        # Ends that still move would be read for nothing. It is done while the ends are watched, which takes longer.
+        has_tails = state is _S.QUIESCING and unchanged_ms > 0
         return ClusterObservation(
             records=records,
             fence=fence,
             ends=ends,
-            unchanged_ms=self._unchanged_ms(fence, ends),
+            unchanged_ms=unchanged_ms,
+            tails=await self._known(self._tails(ends)) if has_tails else None,
             unfenced_topics=tuple(sorted(unfenced or ())),
             last_writes=(await self._known(self._writers(record.seal, ends)) or ()) if record.seal else (),
         )
+
+    async def _tails(self, ends: Mapping[TopicPartition, PartitionEnd]) -> TailDigests:
+        parts = self._parts
+        return await parts.flows.tails(ends, parts.journal.starts_on(parts.settings.source))
 
     async def _source_ends(self) -> dict[TopicPartition, PartitionEnd]:
         return await read_ends(self._parts.clusters.source, await self._parts.partitions.on_source())

@@ -2,21 +2,26 @@
 
 `mirrorflow verify` compares everything, with Spark, while the flow runs. This is the last proof before applications move, while
 writes are refused, so it is bounded. It reads both logs backwards from the sealed end of the source and the end of the copy:
-their newest records must be the same, in the same order. The digests are those of `mirrorflow verify`.
+their newest records must be the same, in the same order. The digests are those of `mirrorflow verify`: of partition, timestamp, key, value
+and headers, with the flow's changes of headers, so that they are the same on both sides; offsets, producer ids and batches are not.
 Guarantee: an equal result means that the last `Comparison.records` records are equal. It reports no difference that retention,
 compaction, markers or the flow's own changes of headers explain.
+
+The seal has a digest of each partition's newest records. `Comparison.has_sealed_digest` says whether the copy ends with these.
 """
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from types import MappingProxyType
 from typing import Final
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.record_digests import RecordDigester
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.switchover.observation import TailDigest, TailDigests
 from mirrorflow_core.wire.records import decode
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import consumed_batches
@@ -30,7 +35,11 @@ RECORDS: Final = 1_000
 # Offsets without records (markers, aborted or compacted ones) are searched as far as this many times the records.
 SEARCH_FACTOR: Final = 16
 PARTITIONS_AT_ONCE: Final = 16
+# Digests do not compress, and those of all partitions are in one record of the journal. No writer knows their key in advance, so with 64
+# bits no two different tails are equal by chance.
+TAIL_DIGEST_BYTES: Final = 8
 NO_STARTS: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
+NOT_SEALED: Final[Mapping[TopicPartition, TailDigest]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +58,34 @@ class Tail:
     records: Sequence[TailRecord]
     is_whole: bool = False
 
+    def digest_of_newest(self, records: int) -> str:
+        """Returns the digest of the newest *records* records, in their order; "" if there are fewer."""
+        if not 0 < records <= len(self.records):
+            return ""
+        newest = (record.digest for record in self.records[-records:])
+        return blake2b(b"".join(newest), digest_size=TAIL_DIGEST_BYTES).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTails:
+    """The newest records of all partitions of the source before their ends, by digests with *key*."""
+
+    key: str
+    tails: Mapping[TopicPartition, Tail]
+    compacted: Collection[TopicPartition]  # a cleaner may remove records on one side only
+
+    def digests(self) -> TailDigests:
+        """Returns them for the seal; compacted partitions have none."""
+        return TailDigests(
+            key=self.key,
+            partitions={
+                partition: TailDigest(records=0, digest="")
+                if partition in self.compacted
+                else TailDigest(records=len(tail.records), digest=tail.digest_of_newest(len(tail.records)))
+                for partition, tail in self.tails.items()
+            },
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
@@ -56,84 +93,125 @@ class Comparison:
 
     records: int  # that both sides have, and were compared
     difference: str = ""
+    has_sealed_digest: bool = False  # the copy ends with the records of the seal's digest
 
 
-async def compare_newest(
+def new_digest_key() -> str:
+    """Returns a key of digests that no writer knows in advance."""
+    return secrets.token_hex(8)
+
+
+async def read_source_tails(
     settings: SourceSettings,
     source: Cluster,
     target: Cluster,
     ends: Mapping[TopicPartition, int],
     *,
+    key: str,
     starts: Mapping[TopicPartition, int] = NO_STARTS,
     records: int = RECORDS,
-) -> dict[TopicPartition, Comparison]:
-    """Compares the last *records* records before *ends*, which are ends of the source, with the last ones of the copies.
+) -> SourceTails:
+    """Returns the last *records* records before *ends* of the source, by digests of what *target* has of them.
 
-    All records before *ends* must have been copied. Records before *starts* are not compared: where the flow has started after
-    another one had ended, the copy may have a diverged tail in their place. Raises ClusterError, CorruptRecordsError.
+    Records before *starts* are left out: where the flow has started after another one had ended, the copy may have a diverged tail
+    in their place. Raises ClusterError, CorruptRecordsError.
     """
-    topics, edits = flow_topics(settings), make_naming(settings).header_edits
-    copies = {partition: topics.on_target(partition) for partition in ends}
-    bounds, (stamps, policies, policies_of_source) = await asyncio.gather(
-        _bounds(source, target, copies, starts),
-        asyncio.gather(
-            _topic_setting(target, copies.values(), "message.timestamp.type"),
-            _topic_setting(target, copies.values(), "cleanup.policy"),
-            _topic_setting(source, ends, "cleanup.policy"),
-        ),
+    edits, copies = make_naming(settings).header_edits, _copies(settings, ends)
+    stamps, policies, policies_of_source, source_starts = await asyncio.gather(
+        _topic_setting(target, copies.values(), "message.timestamp.type"),
+        _topic_setting(target, copies.values(), "cleanup.policy"),
+        _topic_setting(source, ends, "cleanup.policy"),
+        admin.offsets_at(source, ends, EARLIEST),
     )
-    source_starts, target_starts, target_ends = bounds
-    run_id, limit = secrets.token_hex(8), asyncio.Semaphore(PARTITIONS_AT_ONCE)
+    limit = asyncio.Semaphore(PARTITIONS_AT_ONCE)
 
-    async def compare(partition: TopicPartition) -> Comparison:
-        copy = copies[partition]
-        timestamps = stamps.get(copy.topic) != "LogAppendTime"
-        of_source = RecordDigester(
-            run_id, partition.partition, edits=edits(partition.topic), timestamps=timestamps
+    async def read(partition: TopicPartition) -> Tail:
+        digester = RecordDigester(
+            key,
+            partition.partition,
+            edits=edits(partition.topic),
+            timestamps=_has_timestamps(stamps, copies[partition]),
         )
-        of_target = RecordDigester(run_id, partition.partition, timestamps=timestamps)
         async with limit:
-            sent = await _tail(
+            tail = await _tail(
                 source,
                 partition,
-                source_starts[partition],
+                max(source_starts[partition], starts.get(partition, 0)),
                 ends[partition],
-                of_source,
+                digester,
                 records=records,
                 read_committed=settings.read_committed,
             )
-            if partition in starts:
-                sent = replace(sent, is_whole=False)
-            # A copier may have aborted on the target what it has written again since.
-            copied = await _tail(
-                target,
-                copy,
-                target_starts[copy],
-                target_ends[copy],
-                of_target,
-                records=records,
-                read_committed=True,
-            )
-        policy = (policies.get(copy.topic) or "") + (policies_of_source.get(partition.topic) or "")
-        return compared(partition, sent, copied, is_compacted="compact" in policy)
+        return replace(tail, is_whole=False) if partition in starts else tail
 
-    return dict(zip(ends, await asyncio.gather(*map(compare, ends)), strict=True))
+    tails = dict(zip(ends, await asyncio.gather(*map(read, ends)), strict=True))
+    compacted = frozenset(
+        partition
+        for partition, copy in copies.items()
+        if "compact" in (policies.get(copy.topic) or "") + (policies_of_source.get(partition.topic) or "")
+    )
+    return SourceTails(key=key, tails=tails, compacted=compacted)
 
 
-async def _bounds(
-    source: Cluster,
+async def compare_newest(
+    settings: SourceSettings,
     target: Cluster,
-    copies: Mapping[TopicPartition, TopicPartition],
-    starts: Mapping[TopicPartition, int],
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Returns where partitions of the source start to be compared, and the starts and ends of their *copies*."""
-    source_starts, target_starts, target_ends = await asyncio.gather(
-        admin.offsets_at(source, copies, EARLIEST),
+    sent: SourceTails,
+    *,
+    sealed: Mapping[TopicPartition, TailDigest] = NOT_SEALED,
+    records: int = RECORDS,
+) -> dict[TopicPartition, Comparison]:
+    """Compares the newest records of the source with the last *records* records of the copies, and the copies with what is *sealed*.
+
+    All records before the ends of *sent* must have been copied. Raises ClusterError, CorruptRecordsError.
+    """
+    copies = _copies(settings, sent.tails)
+    stamps, starts, ends = await asyncio.gather(
+        _topic_setting(target, copies.values(), "message.timestamp.type"),
         admin.offsets_at(target, copies.values(), EARLIEST),
         admin.offsets_at(target, copies.values(), LATEST, read_committed=True),
     )
-    since = {key: max(start, starts.get(key, 0)) for key, start in source_starts.items()}
-    return since, target_starts, target_ends
+    limit = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+
+    async def compare(partition: TopicPartition) -> Comparison:
+        copy = copies[partition]
+        digester = RecordDigester(sent.key, partition.partition, timestamps=_has_timestamps(stamps, copy))
+        async with limit:
+            # A copier may have aborted on the target what it has written again since.
+            copied = await _tail(
+                target, copy, starts[copy], ends[copy], digester, records=records, read_committed=True
+            )
+        result = compared(partition, sent.tails[partition], copied, is_compacted=partition in sent.compacted)
+        return with_seal(result, partition, sealed.get(partition), copied)
+
+    return dict(zip(copies, await asyncio.gather(*map(compare, copies)), strict=True))
+
+
+def with_seal(
+    comparison: Comparison, partition: TopicPartition, sealed: TailDigest | None, copied: Tail
+) -> Comparison:
+    """Returns *comparison* with whether the copy ends with the records that are *sealed*.
+
+    Where retention has removed some of them on the target, the digest cannot be computed: that is no difference.
+    """
+    if sealed is None or not sealed.digest or not (digest := copied.digest_of_newest(sealed.records)):
+        return comparison
+    if digest == sealed.digest:
+        return replace(comparison, has_sealed_digest=True)
+    problem = f"{partition}: its copy does not end with the {sealed.records} records that were sealed"
+    return replace(comparison, difference=comparison.difference or problem)
+
+
+def _copies(
+    settings: SourceSettings, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, TopicPartition]:
+    topics = flow_topics(settings)
+    return {partition: topics.on_target(partition) for partition in partitions}
+
+
+def _has_timestamps(types: Mapping[str, str | None], copy: TopicPartition) -> bool:
+    """Returns whether the target keeps the timestamps of records."""
+    return types.get(copy.topic) != "LogAppendTime"
 
 
 async def _topic_setting(

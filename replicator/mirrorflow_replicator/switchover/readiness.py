@@ -28,7 +28,7 @@ TRANSACTION_OPEN_MAX_MS: Final = 60_000
 NAMES_MAX: Final = 5
 # What the journal's largest record, that of promoting, has after compression for each topic and each partition.
 TOPIC_BYTES: Final = 50
-PARTITION_BYTES: Final = 35
+PARTITION_BYTES: Final = 47
 Check = Callable[[], Awaitable[str]]
 
 

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -69,6 +69,17 @@ def test_a_rehearsal_reports_its_states_and_leaves_the_source_unchanged(sides: S
     states = [entry["state"] for entry in json.loads(report.read_text())["states"]]
     assert ["ForwardEnded", "RollingBack", "Rehearsed"] == states[-3:]
     print(report.read_text())
+
+
+def assert_ends_with_sealed_records(report: dict[str, Any]) -> None:
+    """Each copy ends with the records that the seal has a digest of; what nobody asked for has not passed."""
+    ends = report["seal"]["ends"]
+    assert all(entry["records"] > 0 and entry["digest"] for entry in ends if entry["end"])
+    assert (
+        sum(bool(entry["digest"]) for entry in ends) == report["verification"]["partitionsWithSealedDigest"]
+    )
+    (verification,) = (entry for entry in report["checks"] if entry["check"] == "verification")
+    assert verification["passed"] is None
 
 
 @pytest.mark.faults
@@ -239,6 +250,7 @@ def test_a_planned_switchover_moves_a_producer_and_a_group_and_each_record_is_re
         moving.complete(switchover)
 
         moving.assert_each_record_is_read_once()
+    assert_ends_with_sealed_records(json.loads(report.read_text()))
     print(report.read_text())
 
 

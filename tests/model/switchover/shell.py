@@ -39,6 +39,8 @@ from mirrorflow_core.switchover.observation import (
     SealVerification,
     SwitchoverObservation,
     SwitchoverSide,
+    TailDigest,
+    TailDigests,
 )
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.seal import Seal
@@ -188,6 +190,7 @@ def _source(world: World) -> ClusterObservation:
         fence=_FENCES[world.source_fence],
         ends=_ends(world.source),
         unchanged_ms=LIMITS.quiet_ms if world.is_quiet else 0,
+        tails=_tails(world.source) if world.is_quiet else None,
     )
 
 
@@ -209,6 +212,15 @@ def _checks(world: World) -> dict[ReadinessCheck, str]:
         failed = _RUNNING
     passed = {check: "" for check in _PASSED if check is not _FENCE or world.is_canary_tried}
     return {**passed, **failed}
+
+
+@cache
+def _tails(logs: tuple[Log, ...]) -> TailDigests:
+    tails = {
+        partition: TailDigest(records=len(log), digest=f"{len(log)}")
+        for partition, log in zip(TOPIC_PARTITIONS, logs, strict=True)
+    }
+    return TailDigests(key="key", partitions=tails)
 
 
 @cache

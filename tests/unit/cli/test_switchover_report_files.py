@@ -63,7 +63,14 @@ def sealed(name: str, *, reason: str = "") -> SwitchoverRecord:
         reason=reason,
     )
     partition = PartitionSeal(
-        topic=name, partition=3, topic_id="id", end=12_345, last_stable=12_345, copied=12_000
+        topic=name,
+        partition=3,
+        topic_id="id",
+        end=12_345,
+        last_stable=12_345,
+        copied=12_000,
+        records=1_000,
+        digest="5ea1ed",
     )
     seal = Seal(pair=name, switchover=done.id, epoch=1, attempt=1, partitions=(partition,))
     return done.revised(pair=name, seal=seal, runner="laptop/4711/ab12", attempt=1)
@@ -105,7 +112,7 @@ def test_the_page_begins_with_the_outcome_and_has_each_field_of_the_report():
     )
     for part in (
         "Planned", "east", "west", "laptop/4711", "2023-11-14 22:13:20.000 UTC", "1.750 s", "60 s", "Promoting",
-        done["seal"]["sha256"], "12,345", "Both clusters are equal", "billing orders", "42", "unknown",
+        done["seal"]["sha256"], "12,345", "5ea1ed", "1,000", "Both clusters are equal", "billing orders", "42", "unknown",
         "orders-3: it has members", "A note on orders.", "0.030 s", "passed", "failed", "orders requires none.", "2026-11-29 12:00:00.000 UTC",
     ):  # fmt: skip
         assert part in text, part

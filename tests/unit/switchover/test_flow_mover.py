@@ -17,7 +17,7 @@ from mirrorflow_core.writer.transaction_log import DecidedRecords
 from mirrorflow_replicator.switchover import flow_mover
 from mirrorflow_replicator.switchover.flow_end import WaitingPartitions
 from mirrorflow_replicator.switchover.flow_mover import FlowMover
-from mirrorflow_replicator.switchover.range_verification import Comparison
+from mirrorflow_replicator.switchover.range_verification import Comparison, SourceTails, Tail
 
 
 class Flows:
@@ -51,11 +51,16 @@ def test_ending_a_flow_fails_if_a_partition_cannot_be_fenced(
 def test_an_early_comparison_counts_only_while_neither_log_has_grown(
     monkeypatch: pytest.MonkeyPatch, sealed_end: int, copy_end: int, comparisons: int
 ):
-    partition, compared = TopicPartition("orders", 0), list[Mapping[TopicPartition, int]]()
+    partition, compared = TopicPartition("orders", 0), list[SourceTails]()
+    read = list[Mapping[TopicPartition, int]]()
+
+    async def read_source_tails(*arguments: Any, key: str, **_: object) -> SourceTails:
+        read.append(arguments[3])
+        return SourceTails(key=key, tails={partition: Tail(records=())}, compacted=())
 
     async def compare_newest(*arguments: Any, **_: object) -> dict[TopicPartition, Comparison]:
-        compared.append(arguments[3])
-        return {partition: Comparison(records=1, difference="orders-0 differs")}
+        compared.append(arguments[2])
+        return {partition: Comparison(records=1, difference="orders-0 differs", has_sealed_digest=True)}
 
     ends = iter([9, copy_end, copy_end])
 
@@ -64,9 +69,11 @@ def test_an_early_comparison_counts_only_while_neither_log_has_grown(
         return {partition: PartitionEnd(topic_id="id", end=end, last_stable=end)}
 
     monkeypatch.setattr(flow_mover, "compare_newest", compare_newest)
+    monkeypatch.setattr(flow_mover, "read_source_tails", read_source_tails)
     monkeypatch.setattr(FlowMover, "copy_ends", copy_ends)
     parts: Any = Flows
-    mover, sealed = FlowMover(parts, parts, parts), seal(sealed_end)
+    mover = FlowMover(parts, parts, parts)
+    sealed = replace(seal(sealed_end), digest_key=mover._digest_key)
 
     async def verify() -> None:
         await mover.verify_ahead({partition: PartitionEnd(topic_id="id", end=7, last_stable=7)})
@@ -75,8 +82,9 @@ def test_an_early_comparison_counts_only_while_neither_log_has_grown(
     asyncio.run(verify())
 
     assert comparisons == len(compared)
+    assert len(read) == 1 + (sealed_end != 7)
     assert mover.verification == SealVerification(
-        seal_sha256=sealed.sha256, differences=("orders-0 differs",)
+        seal_sha256=sealed.sha256, differences=("orders-0 differs",), digests_equal=1
     )
 
 

@@ -37,6 +37,8 @@ def promoting(topics: int) -> SwitchoverRecord:
             end=end,
             last_stable=end,
             copied=end - chance.randrange(1000),
+            records=1_000,
+            digest=f"{chance.getrandbits(64):016x}",
         )
         for name in names
         for end in [chance.randrange(10**9)]

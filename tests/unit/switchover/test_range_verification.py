@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_replicator.switchover.range_verification import Comparison, Tail, TailRecord, compared
+from mirrorflow_core.switchover.observation import TailDigest
+from mirrorflow_replicator.switchover.range_verification import (
+    Comparison,
+    SourceTails,
+    Tail,
+    TailRecord,
+    compared,
+    with_seal,
+)
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -89,3 +97,46 @@ def test_a_changed_record_is_reported_if_both_sides_still_have_its_offset(
     result = compared(ORDERS, tail(contents), tail(altered[-kept:], is_whole=False), is_compacted=False)
 
     assert bool(result.difference) == (index >= len(contents) - kept)
+
+
+def sealed(tail_: Tail, *, compacted: bool = False) -> TailDigest:
+    """What the seal has of *tail_*."""
+    tails = SourceTails(key="k", tails={ORDERS: tail_}, compacted={ORDERS} if compacted else ())
+    return tails.digests().partitions[ORDERS]
+
+
+EQUAL = Comparison(records=2)
+
+
+def test_a_copy_that_ends_with_the_sealed_records_has_their_digest():
+    """Offsets differ on both sides, and retention may have left the copy more."""
+    seal = sealed(tail([B, C], first=5))
+
+    assert seal.records == 2
+    assert with_seal(EQUAL, ORDERS, seal, tail([A, B, C], first=70)).has_sealed_digest
+
+
+@pytest.mark.parametrize("copied", [[B, D], [C, B], [B, C, A]], ids=["changed", "reordered", "more"])
+def test_a_copy_that_ends_with_other_records_differs_from_the_seal(copied: list[tuple[str, str]]):
+    result = with_seal(EQUAL, ORDERS, sealed(tail([B, C])), tail(copied))
+
+    assert result.difference == "orders-0: its copy does not end with the 2 records that were sealed"
+    assert not result.has_sealed_digest
+
+
+def test_a_copy_of_which_retention_has_removed_sealed_records_is_not_judged_by_the_digest():
+    result = with_seal(EQUAL, ORDERS, sealed(tail([A, B, C])), tail([B, C], is_whole=False))
+
+    assert result == EQUAL
+
+
+def test_a_compacted_or_empty_partition_has_no_digest():
+    assert sealed(tail([A, B]), compacted=True) == TailDigest(records=0, digest="")
+    assert sealed(tail([])) == TailDigest(records=0, digest="")
+    assert with_seal(EQUAL, ORDERS, sealed(tail([])), tail([A])) == EQUAL
+
+
+def test_a_difference_of_records_is_named_rather_than_that_of_the_seal():
+    first = Comparison(records=2, difference="orders-0: the record at offset 6 differs")
+
+    assert with_seal(first, ORDERS, sealed(tail([B, C])), tail([B, D])) == first

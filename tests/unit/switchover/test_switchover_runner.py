@@ -23,6 +23,8 @@ from mirrorflow_core.switchover.observation import (
     ReverseFlow,
     SealVerification,
     SwitchoverObservation,
+    TailDigest,
+    TailDigests,
 )
 from mirrorflow_core.switchover.record import ReverseStart, SwitchoverLimits, SwitchoverRecord
 from mirrorflow_core.switchover.seal import Seal
@@ -151,7 +153,11 @@ class World:
             endpoint=self.active,
             flow_end=FlowEnd(switchover=self.ended),
             source=ClusterObservation(
-                records=records, fence=self.fences["east"], ends=ends, unchanged_ms=self.unchanged_ms
+                records=records,
+                fence=self.fences["east"],
+                ends=ends,
+                unchanged_ms=self.unchanged_ms,
+                tails=TailDigests(key="", partitions={ORDERS: TailDigest(records=7, digest="ab")}),
             ),
             copied={ORDERS: self.copied},
             verification=self.verification,

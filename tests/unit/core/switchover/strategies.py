@@ -25,6 +25,7 @@ def _partition_seal(partition: TopicPartition) -> st.SearchStrategy[PartitionSea
         end=OFFSETS,
         last_stable=OFFSETS,
         copied=OFFSETS,
+        records=NUMBERS,
         digest=TEXTS,
     )
 
@@ -35,6 +36,7 @@ SEALS = st.builds(
     switchover=TEXTS,
     epoch=NUMBERS,
     attempt=NUMBERS,
+    digest_key=TEXTS,
     partitions=st.sets(PARTITIONS, max_size=3)
     .map(sorted)
     .flatmap(lambda partitions: st.tuples(*map(_partition_seal, partitions))),

@@ -12,9 +12,17 @@ SEAL = Seal(
     switchover="drill",
     epoch=3,
     attempt=2,
+    digest_key="ef",
     partitions=(
         PartitionSeal(
-            topic="orders", partition=0, topic_id="x1", end=12, last_stable=12, copied=10, digest="ab"
+            topic="orders",
+            partition=0,
+            topic_id="x1",
+            end=12,
+            last_stable=12,
+            copied=10,
+            records=9,
+            digest="ab",
         ),
     ),
 )
@@ -32,13 +40,13 @@ def test_a_decoded_seal_has_the_digest_of_the_encoded_one(seal):
 
 def test_the_json_of_a_seal_has_sorted_keys_and_no_spaces():
     assert encode_seal(SEAL) == (
-        b'{"attempt":2,"epoch":3,"format":1,"pair":"east-west","partitions":[{"copied":10,"digest":"ab","end":12,'
-        b'"last_stable":12,"partition":0,"topic":"orders","topic_id":"x1"}],"switchover":"drill"}'
+        b'{"attempt":2,"digest_key":"ef","epoch":3,"format":1,"pair":"east-west","partitions":[{"copied":10,"digest":"ab","end":12,'
+        b'"last_stable":12,"partition":0,"records":9,"topic":"orders","topic_id":"x1"}],"switchover":"drill"}'
     )
 
 
 def test_the_digest_of_a_seal_is_stable():
-    assert SEAL.sha256 == "80caa004fca8e9110bd1e0102067109ab0e9e6f3d04f633863cc94f732165f20"
+    assert SEAL.sha256 == "92fc9bddc74537040f630292253d66e0f1424dcb06fcf2eee463fb8d6d069a13"
 
 
 def test_the_order_of_keys_and_partitions_in_an_encoded_seal_does_not_matter():

@@ -30,6 +30,8 @@ from mirrorflow_core.switchover.observation import (
     SealVerification,
     SwitchoverObservation,
     SwitchoverSide,
+    TailDigest,
+    TailDigests,
 )
 from mirrorflow_core.switchover.record import ReverseStart, SwitchoverLimits, SwitchoverRecord
 from mirrorflow_core.switchover.seal import PartitionSeal, Seal
@@ -60,12 +62,15 @@ REQUEST = SwitchoverRecord(
 BEGUN = replace(REQUEST, epoch=1, runner="me", revision=3, attempt=1)
 CHECKING = replace(BEGUN, state=S.CHECKING, attempt=0)
 ENDS = {ORDERS: PartitionEnd(topic_id="id", end=120, last_stable=120)}
+TAILS = TailDigests(key="ab12", partitions={ORDERS: TailDigest(records=100, digest="cd34")})
 READY = SwitchoverObservation(
     runner="me",
     checks=dict.fromkeys(ReadinessCheck, ""),
     endpoint="east",
     flow_end=FlowEnd(switchover="drill"),
-    source=ClusterObservation(records=(), fence=FenceState.COMPLETE, ends=ENDS, unchanged_ms=500),
+    source=ClusterObservation(
+        records=(), fence=FenceState.COMPLETE, ends=ENDS, unchanged_ms=500, tails=TAILS
+    ),
     copied={ORDERS: 120},
     verification=SealVerification(seal_sha256=SEAL.sha256),
     groups=GroupPass(),
@@ -245,6 +250,26 @@ def test_a_fence_time_in_the_future_does_not_extend_the_time_limit():
 @pytest.mark.parametrize("state", [S.CHECKING, S.PROMOTING, S.REVERSING, S.ROLLING_BACK])
 def test_a_new_process_keeps_a_state_that_is_not_fenced(state):
     assert next_step(in_state(state), runner="next").record.state is state
+
+
+def test_a_seal_has_the_digests_of_the_newest_records_and_their_numbers():
+    decided = next_step(in_state(S.QUIESCING))
+
+    assert decided.record.seal is not None
+    (partition,) = decided.record.seal.partitions
+    assert (decided.record.seal.digest_key, partition.records, partition.digest) == ("ab12", 100, "cd34")
+
+
+@pytest.mark.parametrize(
+    "tails", [None, TailDigests(key="ab12", partitions={})], ids=["unread", "of other partitions"]
+)
+def test_nothing_is_sealed_before_the_newest_records_are_read(tails):
+    waiting = next_step(in_state(S.QUIESCING), source={"tails": tails})
+
+    assert waiting.record.state is S.QUIESCING
+    assert waiting.waits_for.startswith(
+        "Waits until the newest records on east are read, for the digests of the seal."
+    )
 
 
 def test_a_rollback_names_the_producers_that_bypass_the_fence():
