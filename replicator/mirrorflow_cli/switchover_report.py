@@ -19,6 +19,7 @@ from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_core.switchover.states import SwitchoverState
 from mirrorflow_replicator.switchover.acl_fence import CanaryTimes
 from mirrorflow_replicator.switchover.final_groups import FinalGroup
+from mirrorflow_replicator.switchover.read_again import ReadAgain
 from mirrorflow_replicator.switchover.session import SwitchoverSession
 
 INTERVAL_S = 1.0
@@ -123,6 +124,35 @@ def records_read_again(groups: Iterable[FinalGroup]) -> int | None:
     counts = [group.repeats_max for group in groups]
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
+
+
+def predicted_report(predicted: ReadAgain | str) -> dict[str, Any]:
+    """Returns the part of a status about what groups would read again if applications were moved now; a text says why it is unknown."""
+    if isinstance(predicted, str):
+        return {"recordsReadAgain": None, "why": predicted}
+    return {
+        "groups": predicted.groups,
+        "recordsReadAgain": predicted.planned_records,
+        "ifSourceIsLost": {
+            "recordsReadAgain": predicted.lost_records,
+            "secondsReadAgain": None if predicted.lost_s is None else round(predicted.lost_s, 3),
+        },
+    }
+
+
+def predicted_sentence(predicted: ReadAgain | str) -> str:
+    """Returns `predicted_report` as a sentence."""
+    if isinstance(predicted, str):
+        return predicted
+    planned, lost = (
+        "an unknown number of" if records is None else f"{records:,}"
+        for records in (predicted.planned_records, predicted.lost_records)
+    )
+    time_text = "an unknown time" if predicted.lost_s is None else f"{predicted.lost_s:.1f} s"
+    return (
+        f"If applications were moved now, {predicted.groups} consumer groups would read {planned} records again at most; without the active "
+        f"member, {lost} records, which they have read in the last {time_text}."
+    )
 
 
 def canary_report(result: CanaryResult | None) -> dict[str, Any]:

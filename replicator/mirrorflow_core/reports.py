@@ -185,6 +185,9 @@ class GroupsReport:
     translations: Mapping[str, int] = field(
         default_factory=dict
     )  # number of group partitions by precision: exact, bound, unknown
+    read_again_records: int | None = (
+        None  # that all groups read again at most, once they are moved; None: not known of one of them
+    )
     latencies: tuple[CheckpointLatency, ...] = ()
     # Returns the offsets of one group, or of all (None), at the last pass. Lazy, because there may be a
     # million.

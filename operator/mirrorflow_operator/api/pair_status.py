@@ -131,9 +131,14 @@ class PredictedSwitchover(ApiModel):
     groups_failing: Count = Field(
         0, description="Groups whose offsets do not follow now. Their consumers may read records again."
     )
+    records_read_again: Count | None = Field(
+        None,
+        description="Records that all groups would read again at most, if applications were moved by a planned switchover. Absent if that is "
+        "not known of one of them.",
+    )
     checkpoint_age_seconds: Count | None = Field(
         None,
-        description="Age of the newest checkpoints. What groups have read since would be read again if the source were lost now.",
+        description="Age of the newest checkpoints. What groups have read in this time would be read again, too, if the source were lost now.",
     )
 
 

@@ -311,11 +311,14 @@ def progress_of(source: Iterable[Summary], checkpoint: Iterable[Summary]) -> Pai
     lags = [summary.lag_s for summary in working]
     is_known = bool(lags) and all(lag is not None for lag in lags)
     passes = [summary.checkpoints for summary in checkpoint if summary.checkpoints is not None]
+    again = [checkpoints.read_again_records for checkpoints in passes]
+    read_again = [records for records in again if records is not None]
     ages = [checkpoints.age_s for checkpoints in passes if checkpoints.age_s is not None]
     return PairFlowProgress(
         lag_s=max(lag for lag in lags if lag is not None) if is_known else None,
         groups=sum(checkpoints.groups for checkpoints in passes),
         groups_failing=sum(checkpoints.failing for checkpoints in passes),
+        read_again_records=sum(read_again) if again and len(read_again) == len(again) else None,
         checkpoint_age_s=max(ages, default=None),
     )
 

@@ -195,6 +195,7 @@ def _predicted(progress: PairFlowProgress | None) -> PredictedSwitchover | None:
         writes_refused_seconds=None if lag_s is None else math.ceil(lag_s + REFUSED_AT_LEAST_S),
         groups=progress.groups,
         groups_failing=progress.groups_failing,
+        records_read_again=progress.read_again_records,
         checkpoint_age_seconds=None
         if progress.checkpoint_age_s is None
         else math.ceil(progress.checkpoint_age_s),

@@ -127,6 +127,7 @@ class PairFlowProgress:
     lag_s: float | None = None
     groups: int = 0
     groups_failing: int = 0
+    read_again_records: int | None = None  # by all groups, at most
     checkpoint_age_s: float | None = None
 
 

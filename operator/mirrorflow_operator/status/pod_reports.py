@@ -199,10 +199,14 @@ class MissingReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """Progress of a checkpoint connector; `age_s`: since its last complete pass, None before the first."""
+    """Progress of a checkpoint connector; `age_s`: since its last complete pass, None before the first.
+
+    `read_again_records`: that all groups read again at most once they are moved; None: not known of one of them.
+    """
 
     groups: int = 0
     failing: int = 0
+    read_again_records: int | None = None
     age_s: float | None = None
     interval_s: float | None = None
 
@@ -372,9 +376,11 @@ def _missing(value: Mapping[str, Any]) -> MissingReference | None:
 def _checkpoints(value: Mapping[str, Any]) -> Checkpoints | None:
     if not value:
         return None
+    again = number(value.get("recordsReadAgain"), COUNT_MAX)
     return Checkpoints(
         groups=count(value.get("groups")),
         failing=count(value.get("failing")),
+        read_again_records=None if again is None else int(again),
         age_s=number(value.get("ageSeconds")),
         interval_s=number(value.get("intervalSeconds")),
     )

@@ -20,20 +20,22 @@ from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, Fail
 from mirrorflow_cli.flow_progress import read_flow_progress
 from mirrorflow_cli.loss_report import degraded_sentence, loss_report, loss_sentences
 from mirrorflow_cli.output import add_json_argument, print_json
-from mirrorflow_cli.pair_arguments import pair_from, switchover_settings
+from mirrorflow_cli.pair_arguments import active_by_spec, pair_from, switchover_settings
 from mirrorflow_cli.switchover_progress import fence_text, refresh_local_switchover, shown_session
 from mirrorflow_cli.switchover_report import (
     StepDisplay,
     canary_report,
     canary_sentence,
     continues_alone,
+    predicted_report,
+    predicted_sentence,
     report_of,
     sentence_of,
     session_report,
 )
 from mirrorflow_cli.switchover_report_files import check_report_files, write_report_files
 from mirrorflow_cli.verification_results import NOT_GIVEN, OPTION, last_verification
-from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.switchover import guards
 from mirrorflow_core.switchover.observation import FenceState
@@ -48,8 +50,9 @@ from mirrorflow_replicator.switchover.canary_application import (
     create_canary_topic,
     why_not_selected,
 )
-from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings
-from mirrorflow_replicator.switchover.session import SwitchoverSession, readable_journal
+from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings
+from mirrorflow_replicator.switchover.read_again import ReadAgain, predict_read_again
+from mirrorflow_replicator.switchover.session import ReadableJournal, SwitchoverSession, readable_journal
 from mirrorflow_replicator.switchover.source_rollback import source_rollback
 from mirrorflow_replicator.switchover.unplanned_session import (
     UnplannedSession,
@@ -66,6 +69,7 @@ _REQUEST_OPTIONS = (
 )  # fmt: skip
 _FOR_ROLLBACK = "--accept-two-active"
 CANARY_PACKAGE = "confluent-kafka"
+PREDICT_TIMEOUT_S = 30.0  # for which `status` reads the offsets of all groups
 _FENCE_SENTENCES: Mapping[FenceState | None, str] = {
     FenceState.COMPLETE: "A fence keeps applications from writing to {}.",
     FenceState.PARTIAL: "A part of the fence of {} is there: applications may write to some of its topics.",
@@ -451,6 +455,7 @@ def rolling_back_at_signals(session: _Session, display: StepDisplay) -> Iterator
 async def _status(arguments: argparse.Namespace, loaded: LoadedPair, settings: SwitchoverSettings) -> int:
     async with readable_journal(settings) as read:
         states = {alias: await read.fence_state(settings, alias) for alias in loaded.pair.spec.members}
+        predicted = await _predicted(arguments, loaded, read)
     newest = read.journal.newest
     if newest is not None:
         refresh_local_switchover(newest)
@@ -460,6 +465,7 @@ async def _status(arguments: argparse.Namespace, loaded: LoadedPair, settings: S
         "active": read.journal.active,
         "fences": fences,
         "newest": None if newest is None else report_of(newest) | loss_report(newest),
+        "predicted": predicted_report(predicted),
         "unread": dict(read.problems),
     }
     sentences = [f"{settings.pair} was never switched over." if newest is None else _outcome(newest)]
@@ -470,8 +476,31 @@ async def _status(arguments: argparse.Namespace, loaded: LoadedPair, settings: S
     sentences += [
         _FENCE_SENTENCES[state].format(alias) for alias, state in states.items() if state in _FENCE_SENTENCES
     ]
+    sentences.append(predicted_sentence(predicted))
     _finish(arguments, report, sentences)
     return EXIT_DONE
+
+
+async def _predicted(
+    arguments: argparse.Namespace, loaded: LoadedPair, read: ReadableJournal
+) -> ReadAgain | str:
+    """Returns what groups would read again if applications were moved now, or why that is not known, as a sentence."""
+    active, newest = read.journal.active or active_by_spec(loaded), read.journal.newest
+    if read.problems or active is None:
+        missing = "both clusters have to respond" if read.problems else "which member is active is not known"
+        return f"It is unknown what groups would read again: {missing}."
+    if newest is not None and not newest.is_final:
+        return f"It is unknown what groups would read again: switchover {newest.id} has not ended."
+    (to,) = (alias for alias in loaded.pair.spec.members if alias != active)
+    settings, source = switchover_settings(arguments, loaded, to), read.clusters[active]
+    clusters = PairClusters(source=source, target=read.clusters[to], probe=source)
+    try:
+        async with asyncio.timeout(PREDICT_TIMEOUT_S):
+            return await predict_read_again(settings, clusters, time.time_ns() // 1_000_000)
+    except TimeoutError:
+        return f"It is unknown what groups would read again: they were not read within {PREDICT_TIMEOUT_S:.0f} s."
+    except MirrorFlowError as error:
+        return f"It is unknown what groups would read again: {error}"
 
 
 async def _roll_back(arguments: argparse.Namespace, loaded: LoadedPair, settings: SwitchoverSettings) -> int:

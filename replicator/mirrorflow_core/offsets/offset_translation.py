@@ -154,6 +154,13 @@ class TranslatedOffset:
             return "unknown"
         return "exact" if self.downstream_offset == self.at_most else "bound"
 
+    @property
+    def read_again_records(self) -> int | None:
+        """The number of records that the group reads again at most, once it is moved; None: unknown."""
+        if self.downstream_offset is None or self.at_most is None:
+            return None
+        return max(0, self.at_most - self.downstream_offset)
+
 
 TranslatedOffsets = Mapping[TopicPartition, TranslatedOffset]  # by target partition
 

@@ -91,6 +91,7 @@ class CheckpointPasses:
         )
         self._other_groups: set[str] = set()  # that have committed and are not followed, as far as they exist
         self._translations: Counter[str] = Counter()
+        self._read_again_records: int | None = None  # as of the last pass
         self._not_consumer_groups: tuple[str, ...] = ()  # messages about groups that are not consumer groups
         self._has_read_maps = False
         self._source_groups: Mapping[str, Group] = {}  # as last listed
@@ -160,6 +161,7 @@ class CheckpointPasses:
             followed_by=None if self._steps is None else self._steps.followed_by,
             followed_s=None if self._steps is None else self._steps.ended_s,
             translations=self._translations,
+            read_again_records=self._read_again_records,
             offsets=self.explain,
             translate=self._translate if self._has_read_maps else None,
             latencies=self._checkpoints.latencies,
@@ -298,11 +300,15 @@ class CheckpointPasses:
         await self._share_groups.translate(known.translator, self._warnings.for_each_group)
         if self._share_groups.names and self._settings.sync_s is not None:
             await self._share_groups.read_target(self._warnings.for_each_group)
-        self._translations = Counter(
-            state.translation
+        states = [
+            state
             for now in (*self._translated.values(), *self._share_groups.translations)
             for state in now.values()
-        )
+        ]
+        self._translations = Counter(state.translation for state in states)
+        again = [state.read_again_records for state in states]
+        counts = [records for records in again if records is not None]
+        self._read_again_records = sum(counts) if len(counts) == len(again) else None
 
     async def _translate_offsets(
         self,

@@ -379,6 +379,7 @@ def _checkpoints(report: ConnectorReport, now_s: float) -> dict[str, object]:
             "failing": groups.failing,
             "ageSeconds": None if groups.passed_s is None else _age_s(1000 * groups.passed_s, now_s),
             "intervalSeconds": groups.interval_s,
+            "recordsReadAgain": groups.read_again_records,
             "followedBy": groups.followed_by or "",
         }
     }

@@ -65,9 +65,15 @@ def test_a_rehearsal_reports_its_states_and_leaves_the_source_unchanged(sides: S
         wait_until("the application continues", lambda: application.written_to("east") > written + 50)
         application.stop()
         wait_until("it is copied", lambda: all_numbers(pair, "east") == all_numbers(pair, "west"))
+        status = pair.command("status", "--json")
+    predicted = json.loads(status.stdout)["predicted"]
+    assert 0 == predicted["recordsReadAgain"], predicted
+    assert predicted["ifSourceIsLost"].keys() == {"recordsReadAgain", "secondsReadAgain"}
     assert acls == topic_acls(east)
-    states = [entry["state"] for entry in json.loads(report.read_text())["states"]]
+    shown = json.loads(report.read_text())
+    states = [entry["state"] for entry in shown["states"]]
     assert ["ForwardEnded", "RollingBack", "Rehearsed"] == states[-3:]
+    assert_ends_with_sealed_records(shown)
     print(report.read_text())
 
 

@@ -331,7 +331,7 @@ def test_only_record_ages_follow_a_wall_clock_that_steps(step_s: float):
         task(partition(), stalled),
         started_at_s=up_s - 100,
         source=SideReport(reason="", since_s=up_s - 50, cluster_id="east"),
-        groups=GroupsReport(passed_s=up_s - 30, interval_s=60.0),
+        groups=GroupsReport(passed_s=up_s - 30, interval_s=60.0, read_again_records=7),
     )
     samples = Samples()
     samples.observe(report.name, task(partition(records=0, bytes=0), stalled), up_s - 10)
@@ -343,6 +343,7 @@ def test_only_record_ages_follow_a_wall_clock_that_steps(step_s: float):
 
     assert (body["uptimeSeconds"], body["recordsPerSecond"], body["replicating"]) == (100, 9, "Advancing")
     assert (body["source"]["sinceSeconds"], body["checkpoints"]["ageSeconds"]) == (50, 30)
+    assert body["checkpoints"]["recordsReadAgain"] == 7
     assert [row["stalledSeconds"] for row in rows] == [None, 30]
     assert body["lagSeconds"] == max(0, 4 + step_s)
 

@@ -47,7 +47,11 @@ def test_before_the_first_switchover_the_source_of_the_running_flow_is_active():
     assert ("east", "", "Ready") == (status.active, status.runs, status.phase)
     assert ("True", "CanSwitch", "Applications could be moved from east to west.") == ready(status)
     assert status.predicted == PredictedSwitchover(
-        lag_seconds=1, writes_refused_seconds=3, groups=41, checkpoint_age_seconds=6
+        lag_seconds=1,
+        writes_refused_seconds=3,
+        groups=41,
+        records_read_again=7,
+        checkpoint_age_seconds=6,
     )
 
 
