@@ -256,6 +256,18 @@ class FlowMover:
         """Returns the groups that are not ready for the target. Raises ClusterError."""
         return GroupPass() if self._groups is None else await self._groups.observe()
 
+    async def group_names(self) -> tuple[str, ...]:
+        """Returns the groups that are moved. Raises ClusterError."""
+        if self._groups is None:
+            return ()
+        await self._groups.immovable()
+        return tuple(dict.fromkeys(offset.group for offset in self._groups.offsets()))
+
+    async def writer_ids(self) -> tuple[str, ...]:
+        """Returns the transactional ids of the forward flow's tasks, which its end takes over. Raises ClusterError."""
+        claim = await newest_claim(self._clusters.target, self._settings.forward, self._logs)
+        return () if claim is None else claim.writer_ids
+
     async def immovable_groups(self) -> ImmovableGroups:
         """Returns the groups whose offsets cannot be committed on the target. Raises ClusterError."""
         return ImmovableGroups() if self._groups is None else await self._groups.immovable()

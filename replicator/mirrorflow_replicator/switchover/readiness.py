@@ -11,14 +11,13 @@ from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
 from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.switchover.last_verification import NOT_REQUIRED, why_not_verified
 from mirrorflow_core.switchover.observation import ReadinessCheck
-from mirrorflow_core.topics.topic_acls import Operation
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.acls import CLUSTER_RESOURCE
 from mirrorflow_replicator.switchover.acl_fence import CanaryTimes, try_fence
 from mirrorflow_replicator.switchover.endpoint import endpoint_problem
 from mirrorflow_replicator.switchover.flow_mover import FlowMover
 from mirrorflow_replicator.switchover.journal import RECORD_BYTES_MAX
 from mirrorflow_replicator.switchover.pair_settings import FenceKind, PairClusters, SwitchoverSettings
+from mirrorflow_replicator.switchover.permissions import missing_rights, sentence_of
 from mirrorflow_replicator.switchover.quiescence import open_transactions, read_ends, shared_producer_ids
 from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
 from mirrorflow_replicator.switchover.write_fences import WriteFence
@@ -106,13 +105,16 @@ class ReadinessChecks:
         )
 
     async def _permissions(self) -> str:
-        if self._settings.fence is not FenceKind.DENY_ACL:
-            return ""
-        source = self._clusters.source
-        await self._fence.plan(await self._partitions.topics())
-        if int(Operation.ALTER) not in await admin.cluster_operations(source):
-            return str(NotAuthorizedError(cluster=source.alias, operation="Alter", resource=CLUSTER_RESOURCE))
-        return ""
+        """Each right that a later state uses. Without Describe, brokers answer nothing else: that is the result, too."""
+        try:
+            if self._settings.fence is FenceKind.DENY_ACL:
+                await self._fence.plan(await self._partitions.topics())
+            copies, writer_ids = await self._partitions.copies(), await self._flows.writer_ids()
+            names = await self._flows.group_names()
+            missing = await missing_rights(self._settings, self._clusters, copies, writer_ids, names)
+        except NotAuthorizedError as error:
+            return str(error)
+        return sentence_of(missing)
 
     async def _flows_run(self) -> str:
         settings, partitions = self._settings, await self._partitions.on_source()

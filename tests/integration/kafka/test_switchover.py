@@ -179,6 +179,40 @@ def test_a_switchover_to_the_active_member_is_refused_and_changes_nothing(sides:
     assert before == {alias: topic_acls(cluster) for alias, cluster in sides.items()}
 
 
+def test_missing_rights_of_later_states_refuse_a_switchover_by_their_names(sides: Sides, tmp_path: Path):
+    """Nothing has changed: the first of these rights is used while writes are refused, the last one after promoting."""
+    east, west, pair = sides["east"], sides["west"], Pair(sides, tmp_path)
+    spare = "mirrorflow:east:task-0-spare"
+    denied = [
+        (west, "READ", "GROUP", pair.group),
+        (west, "WRITE", "TRANSACTIONAL_ID", spare),
+        (east, "WRITE", "TOPIC", "mm2-claims.west.internal"),
+    ]
+    with pair.running("east-to-west", "forward"):
+        producer = Producer(east.client("SASL_PLAINTEXT", user=APP))
+        producer.produce(pair.topic, b"0")
+        assert not producer.flush(30)
+        consumer = Consumer({**east.client("SASL_PLAINTEXT", user=APP), "group.id": pair.group})
+        with contextlib.closing(consumer):
+            consumer.commit(offsets=[TopicPartition(pair.topic, 0, 1)], asynchronous=False)
+        wait_until("the flow copies", lambda: west.total_end_offset(pair.topic) == 1)
+        before = topic_acls(east)
+        for cluster, operation, kind, name in denied:
+            cluster.allow(operation, kind, name, deny=True)
+        refused = pair.command("--to", "west")
+        for cluster, operation, kind, name in denied:
+            cluster.remove_acl(operation, kind, name, deny=True)
+
+    assert 1 == refused.returncode, refused.stdout + refused.stderr
+    for part in (
+        f"GroupsFinal needs Read on group {pair.group} of west",
+        f"ForwardEnded needs Write on transactional id {spare} of west",
+        "Reversing needs Write on topic mm2-claims.west.internal of east",
+    ):
+        assert part in refused.stdout
+    assert before == topic_acls(east)
+
+
 class Moving:
     """A planned switchover to west with a producer, a consumer group and both flows."""
 
