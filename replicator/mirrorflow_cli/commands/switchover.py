@@ -21,6 +21,11 @@ from mirrorflow_cli.flow_progress import read_flow_progress
 from mirrorflow_cli.loss_report import degraded_sentence, loss_report, loss_sentences
 from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_cli.pair_arguments import active_by_spec, pair_from, switchover_settings
+from mirrorflow_cli.rehearsal_canary import (
+    add_canary_arguments,
+    refuse_canary_contradictions,
+    running_canary,
+)
 from mirrorflow_cli.switchover_progress import fence_text, refresh_local_switchover, shown_session
 from mirrorflow_cli.switchover_report import (
     StepDisplay,
@@ -43,13 +48,7 @@ from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, SwitchoverType
 from mirrorflow_operator.api.mirror_pair import LoadedPair
-from mirrorflow_replicator.switchover.canary_application import (
-    CanaryApplication,
-    canary_application,
-    copy_limit_s,
-    create_canary_topic,
-    why_not_selected,
-)
+from mirrorflow_replicator.switchover.canary_application import CanaryApplication
 from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings
 from mirrorflow_replicator.switchover.read_again import ReadAgain, predict_read_again
 from mirrorflow_replicator.switchover.session import ReadableJournal, SwitchoverSession, readable_journal
@@ -68,7 +67,6 @@ _REQUEST_OPTIONS = (
     "to", "rehearse", "live_groups", "unplanned", "restore", "accept_loss", "progress", "verification", "canary_topic", "canary_group",
 )  # fmt: skip
 _FOR_ROLLBACK = "--accept-two-active"
-CANARY_PACKAGE = "confluent-kafka"
 PREDICT_TIMEOUT_S = 30.0  # for which `status` reads the offsets of all groups
 _FENCE_SENTENCES: Mapping[FenceState | None, str] = {
     FenceState.COMPLETE: "A fence keeps applications from writing to {}.",
@@ -125,7 +123,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of `mirrorflow verify --out`, in which spec.readiness.verifiedWithinSeconds looks for the last verification",
     )
     _add_risk_arguments(parser)
-    _add_canary_arguments(parser)
+    add_canary_arguments(parser)
     parser.add_argument(
         "--progress",
         metavar="URL",
@@ -154,20 +152,6 @@ def _add_risk_arguments(parser: argparse.ArgumentParser) -> None:
         _FOR_ROLLBACK,
         action="store_true",
         help="for rollback while the other member is lost: let applications write again, although someone may have moved them there unplanned",
-    )
-
-
-def _add_canary_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--canary-topic",
-        metavar="TOPIC",
-        help="for --rehearse: write this topic with confluent-kafka meanwhile, and measure what an application sees; the flow must copy it. It "
-        "is created with one partition if it does not exist",
-    )
-    parser.add_argument(
-        "--canary-group",
-        metavar="GROUP",
-        help="group that reads the canary topic, first on the active member, then on the other one; it must follow (default: TOPIC)",
     )
 
 
@@ -217,14 +201,7 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
     if arguments.restore and (arguments.rehearse or arguments.unplanned):
         other = "--unplanned" if arguments.unplanned else "--rehearse"
         raise UsageError(f"--restore is a planned switchover; remove --restore or {other}.")
-    for option, value in (
-        ("--canary-topic", arguments.canary_topic),
-        ("--canary-group", arguments.canary_group),
-    ):
-        if value is not None and not arguments.rehearse:
-            raise UsageError(f"{option} is for a rehearsal; add --rehearse, or remove {option}.")
-    if arguments.canary_group is not None and arguments.canary_topic is None:
-        raise UsageError("--canary-group reads a canary topic; add --canary-topic.")
+    refuse_canary_contradictions(arguments)
     if not arguments.unplanned:
         for option, is_given in (
             ("--accept-loss", arguments.accept_loss),
@@ -264,24 +241,8 @@ def _refuse_objects_of_kubernetes(loaded: LoadedPair) -> None:
 
 async def _rehearse_with_canary(arguments: argparse.Namespace, settings: SwitchoverSettings) -> int:
     """Rehearses beside an application. Nothing is fenced before that reads and writes, and its topic is copied."""
-    topic, group = arguments.canary_topic, arguments.canary_group or arguments.canary_topic
-    if problem := why_not_selected(settings, topic, group):
-        raise UsageError(f"--canary-topic: {problem}.")
-    try:
-        canary = canary_application(settings, topic=topic, group=group)
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"--canary-topic: the Python package {CANARY_PACKAGE} is not installed; in MirrorFlow's folder: pip install '.[cli,rehearsal]'."
-        ) from error
-    await create_canary_topic(settings, topic)
-    limit_s = copy_limit_s(settings)
-    canary.start()
-    try:
-        print(f"Waits until the flow copies {topic}; at most {limit_s:.0f} s.", file=sys.stderr, flush=True)
-        await asyncio.to_thread(canary.wait_until_copied, limit_s)
+    async with running_canary(arguments, settings) as canary:
         return await _switch_with_both(arguments, settings, canary)
-    finally:
-        await asyncio.to_thread(canary.stop)
 
 
 async def _switch(arguments: argparse.Namespace, settings: SwitchoverSettings) -> int:

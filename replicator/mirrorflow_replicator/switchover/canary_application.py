@@ -12,13 +12,14 @@ from typing import Final
 
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.switchover.canary import CanaryResult, CanaryTimeline, continued_from
+from mirrorflow_core.switchover.canary import CanaryResult, continued_from
 from mirrorflow_core.switchover.states import SwitchoverState
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.application_clients import ApplicationCluster, client_version
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_group_selection, make_selection
 from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.switchover.canary_notes import CanaryNotes
 from mirrorflow_replicator.switchover.errors import CanaryFailedError
 from mirrorflow_replicator.switchover.pair_settings import FenceKind, SwitchoverSettings
 
@@ -32,6 +33,8 @@ SILENT_S: Final = 1.0
 COPY_S: Final = 60.0
 CONTINUE_S: Final = 60.0  # to join the group on the target, and to be copied
 JOIN_S: Final = 60.0
+# So many records of its topic, or more, show that a group was not moved; each is counted one by one.
+READ_AGAIN_MAX: Final = 100_000
 _REFUSALS: Final = frozenset({"TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"})
 
 
@@ -57,16 +60,9 @@ class CanaryApplication:
         self._client = client_version()
         self._stopping = threading.Event()
         self._copied = threading.Event()
-        self._states: dict[SwitchoverState, float] = {}
-        self._acknowledged: list[tuple[int, float]] = []
-        self._refusals: list[tuple[str, float]] = []
-        self._read: list[int] = []
-        self._offsets: list[tuple[int, float]] = []  # of the group on the target, whenever it has changed
-        self._copied_s: float | None = None
-        self._left_s: float | None = None
+        self._notes = CanaryNotes(now)
         self._source_offset: int | None = None
-        self._continued: tuple[int, int, float] | None = None  # read again, skipped, when
-        self._problems: list[str] = []
+        self._continued: tuple[int, int] | None = None  # records that were read again, and skipped
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), name=f"canary-{work.__name__}", daemon=True)
             for work in (self._write, self._consume, self._watch)
@@ -81,22 +77,22 @@ class CanaryApplication:
         """Waits until the flow has copied a record of this run. Raises CanaryFailedError."""
         deadline_s = self._now() + timeout_s
         while not self._copied.wait(WATCH_EVERY_S):
-            if self._problems:
-                raise CanaryFailedError(problem=self._problems[0])
+            if self._notes.problem:
+                raise CanaryFailedError(problem=self._notes.problem)
             if self._now() >= deadline_s:
                 raise CanaryFailedError(
                     problem=f"{self._target.alias} has no new record of topic {self._topic} after {timeout_s:.0f} s "
-                    f"({len(self._acknowledged)} were acknowledged by {self._source.alias}); the flow copies it once it has found the topic "
+                    f"({self._notes.acknowledged_records} were acknowledged by {self._source.alias}); the flow copies it once it has found the topic "
                     "(refresh.topics.interval.seconds)"
                 )
 
     def note(self, state: SwitchoverState) -> None:
         """Notes when *state* was shown for the first time."""
-        self._states.setdefault(state, self._now())
+        self._notes.note_state(state)
 
     def finish(self, state: SwitchoverState) -> CanaryResult:
         """Reads on the target where the rehearsal has succeeded, and stops; *state* is how it ended. Raises nothing for a canary that fails."""
-        if state is SwitchoverState.REHEARSED and not self._problems:
+        if state is SwitchoverState.REHEARSED and not self._notes.problem:
             self._guarded(self._continue_on_target)
         self.stop()
         return self._result(state)
@@ -114,26 +110,29 @@ class CanaryApplication:
         try:
             work()
         except MirrorFlowError as error:
-            self._problems.append(str(error))
+            self._notes.note_problem(str(error))
+        except Exception as error:  # noqa: BLE001 a thread that ends without a word would leave the others, and the user, to wait for it
+            self._notes.note_problem(
+                f"The canary's thread {work.__name__.strip('_')} has ended with an error that is not expected: {type(error).__name__}: {error}"
+            )
 
     def _write(self) -> None:
         producer, number = self._source.producer(), 0
         while not self._stopping.wait(WRITE_EVERY_S):
-            if self._stops_by_itself and self._is_refusing:
+            if self._stops_by_itself and self._notes.is_refusing:
                 continue
             error = producer.write(self._topic, f"{self._run} {number}".encode())
+            if error:
+                self._notes.note_refused(error)
+            else:
+                self._notes.note_acknowledged(number)
             if error in _REFUSALS:
-                self._refusals.append((error, self._now()))
-                if SwitchoverState.FENCING not in self._states:
-                    self._problems.append(
+                if not self._notes.is_fencing:
+                    self._notes.note_problem(
                         f"A write to {self._topic} on {self._source.alias} was refused before the fence ({error}): allow it to the probe."
                     )
                     return
-                continue
-            if error:
-                self._refusals.append((error, self._now()))  # it may have been written, so it is not repeated
-            else:
-                self._acknowledged.append((number, self._now()))
+                continue  # it is repeated; one that has failed otherwise may have been written, so it is not
             number += 1
 
     def _consume(self) -> None:
@@ -142,15 +141,15 @@ class CanaryApplication:
             consumer.join(self._topic)
             while not self._stopping.is_set():
                 values = consumer.read(READ_S)
-                self._read += [number for number in self._numbers(values) if number is not None]
+                self._notes.note_read(number for number in self._numbers(values) if number is not None)
                 if values:
                     consumer.commit()
-                if self._has_read_all():
+                if self._notes.has_read_all(SILENT_S):
                     break
             self._source_offset = consumer.committed(self._topic)
         finally:
             consumer.close()
-            self._left_s = self._now()
+            self._notes.note_once("left")
 
     def _watch(self) -> None:
         consumer = self._target.consumer(self._group)
@@ -158,23 +157,24 @@ class CanaryApplication:
             before = consumer.end(self._topic) or 0
             while not self._stopping.wait(WATCH_EVERY_S):
                 if not self._copied.is_set():
-                    if self._acknowledged and (consumer.end(self._topic) or 0) > before:
-                        self._copied_s = self._now()
+                    if self._notes.acknowledged_records and (consumer.end(self._topic) or 0) > before:
+                        self._notes.note_once("copied")
                         self._copied.set()
                     continue
                 offset = consumer.committed(self._topic)
-                if offset is not None and (not self._offsets or self._offsets[-1][0] != offset):
-                    self._offsets.append((offset, self._now()))
+                if offset is not None:
+                    self._notes.note_target_offset(offset)
         finally:
             consumer.close()
 
     def _continue_on_target(self) -> None:
         """Reads as a member of the group on the target, and commits nothing: the group stays where the rehearsal has placed it."""
-        if not self._read:
+        last_read = self._notes.last_read
+        if last_read is None:
             raise CanaryFailedError(problem=f"group {self._group} has read nothing on {self._source.alias}")
         consumer, expected, deadline_s = (
             self._target.consumer(self._group),
-            max(self._read) + 1,
+            last_read + 1,
             self._now() + CONTINUE_S,
         )
         numbers: list[int | None] = []
@@ -186,58 +186,26 @@ class CanaryApplication:
                         problem=f"group {self._group} has read no new record of {self._topic} on {self._target.alias} within {CONTINUE_S:.0f} s"
                     )
                 numbers += self._numbers(consumer.read(READ_S))
+                if len(numbers) > READ_AGAIN_MAX:
+                    raise CanaryFailedError(
+                        problem=f"group {self._group} has read more than {READ_AGAIN_MAX:,} records again on {self._target.alias}"
+                    )
         finally:
             consumer.close()
-        again, skipped = continued_from(expected, numbers)
-        self._continued = again, skipped, self._now()
+        self._notes.note_once("continued")
+        self._continued = continued_from(expected, numbers)
 
     # -- what is known
-
-    @property
-    def _is_refusing(self) -> bool:
-        return SwitchoverState.FENCING in self._states and SwitchoverState.ROLLING_BACK not in self._states
-
-    def _has_read_all(self) -> bool:
-        """Returns whether writes have ended behind the fence, and the group has read what was acknowledged."""
-        if not self._is_refusing:
-            return False
-        since_s = max(
-            self._states[SwitchoverState.FENCING], self._acknowledged[-1][1] if self._acknowledged else 0.0
-        )
-        has_ended = bool(self._refusals) or self._now() - since_s >= SILENT_S
-        return has_ended and {number for number, _ in [*self._acknowledged]} <= set(self._read)
 
     def _numbers(self, values: Iterable[bytes]) -> list[int | None]:
         """Returns the numbers of this run in *values*; None for a record of another one."""
         parts = [value.decode(errors="replace").partition(" ") for value in values]
         return [int(number) if run == self._run else None for run, _, number in parts]
 
-    def _timeline(self) -> CanaryTimeline:
-        fencing_s = self._states.get(SwitchoverState.FENCING)
-        lifting_s = self._states.get(SwitchoverState.ROLLING_BACK)
-        acknowledged_s = [at_s for _, at_s in self._acknowledged]
-        # Between the request and the moment in which brokers enforce it, writes are still accepted.
-        refused_s = min((at_s for _, at_s in self._refusals), default=None)
-        closed_s = refused_s if refused_s is not None else fencing_s
-        after_s = [at_s for at_s in acknowledged_s if closed_s is not None and at_s > closed_s]
-        before_s = [at_s for at_s in acknowledged_s if at_s not in after_s]
-        moved_s = [at_s for _, at_s in self._offsets if lifting_s is None or at_s <= lifting_s]
-        return CanaryTimeline(
-            first_acknowledged=acknowledged_s[0] if acknowledged_s else None,
-            copied=self._copied_s,
-            fencing=fencing_s,
-            last_acknowledged=before_s[-1] if fencing_s is not None and before_s else None,
-            refused=refused_s,
-            left=self._left_s,
-            offset_moved=moved_s[-1] if fencing_s is not None and moved_s else None,
-            rolling_back=lifting_s,
-            accepted=after_s[0] if lifting_s is not None and after_s else None,
-            continued=None if self._continued is None else self._continued[2],
-        )
-
     def _result(self, state: SwitchoverState) -> CanaryResult:
-        again, skipped = (None, None) if self._continued is None else self._continued[:2]
-        problem = self._problems[0] if self._problems else ""
+        again, skipped = (None, None) if self._continued is None else self._continued
+        notes = self._notes
+        problem = notes.problem
         if not problem and (again or skipped):
             problem = (
                 f"Group {self._group} has read {again} records again on {self._target.alias}, and has skipped {skipped}; neither may happen "
@@ -249,13 +217,13 @@ class CanaryApplication:
             topic=self._topic,
             group=self._group,
             client=self._client,
-            timeline=self._timeline(),
-            acknowledged_records=len(self._acknowledged),
-            refused_writes=len(self._refusals),
-            refused_with=self._refusals[0][0] if self._refusals else "",
-            read_records=len(set(self._read)),
+            timeline=notes.timeline(),
+            acknowledged_records=notes.acknowledged_records,
+            refused_writes=notes.refused_writes,
+            refused_with=notes.refused_with,
+            read_records=notes.read_records,
             source_offset=self._source_offset,
-            target_offset=self._offsets[-1][0] if self._offsets else None,
+            target_offset=notes.target_offset,
             read_again=again,
             skipped=skipped,
             problem=problem,

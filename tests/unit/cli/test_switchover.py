@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mirrorflow_cli import rehearsal_canary
 from mirrorflow_cli.__main__ import main
 from mirrorflow_cli.commands import switchover
 from mirrorflow_cli.commands.switchover import rolling_back_at_signals
@@ -81,7 +82,7 @@ def test_a_canary_without_its_package_names_what_to_install(
     pair: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    monkeypatch.setattr(switchover, "why_not_selected", lambda *_: "")
+    monkeypatch.setattr(rehearsal_canary, "why_not_selected", lambda *_: "")
     probe = "{type: Plain, username: {value: app}, password: {secretName: app, key: password}}"
     text = pair.read_text()
     for member in ("east: {flow: east-to-west", "west: {flow: west-to-east"):
