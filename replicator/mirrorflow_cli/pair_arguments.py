@@ -16,7 +16,7 @@ from mirrorflow_core.switchover.fence_policies import policy_name
 from mirrorflow_core.switchover.hook_jobs import FENCE_KINDS
 from mirrorflow_core.switchover.record import SwitchoverLimits
 from mirrorflow_operator.api.mirror_pair import Hook, LoadedPair, load_pair
-from mirrorflow_operator.api.spec import Authentication, MirrorFlow, State
+from mirrorflow_operator.api.spec import Authentication, MirrorFlow
 from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.plan.properties import SecretLayout
 from mirrorflow_replicator.switchover.hook_jobs import HookJobSettings
@@ -64,12 +64,6 @@ def switchover_settings(arguments: argparse.Namespace, loaded: LoadedPair, to: s
         verified_within_ms=None if within_s is None else within_s * 1000,
         limits=replace(defaults, refused_ms=spec.deadline_seconds * 1000),
     )
-
-
-def active_by_spec(loaded: LoadedPair) -> str | None:
-    """Returns the member whose flow is not Stopped, which is active before the first switchover; None if that is none or both."""
-    running = [alias for alias, flow in loaded.flows.items() if flow.spec.state is not State.STOPPED]
-    return running[0] if len(running) == 1 else None
 
 
 def _source_settings(flow: MirrorFlow, layout: SecretLayout) -> SourceSettings:

@@ -20,7 +20,7 @@ from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, Fail
 from mirrorflow_cli.flow_progress import read_flow_progress
 from mirrorflow_cli.loss_report import degraded_sentence, loss_report, loss_sentences
 from mirrorflow_cli.output import add_json_argument, print_json
-from mirrorflow_cli.pair_arguments import active_by_spec, pair_from, switchover_settings
+from mirrorflow_cli.pair_arguments import pair_from, switchover_settings
 from mirrorflow_cli.rehearsal_canary import (
     add_canary_arguments,
     refuse_canary_contradictions,
@@ -49,6 +49,7 @@ from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, SwitchoverType
 from mirrorflow_operator.api.mirror_pair import LoadedPair
 from mirrorflow_replicator.switchover.canary_application import CanaryApplication
+from mirrorflow_replicator.switchover.flow_mover import newest_claim
 from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings
 from mirrorflow_replicator.switchover.read_again import ReadAgain, predict_read_again
 from mirrorflow_replicator.switchover.session import ReadableJournal, SwitchoverSession, readable_journal
@@ -67,6 +68,7 @@ _REQUEST_OPTIONS = (
     "to", "rehearse", "live_groups", "unplanned", "restore", "accept_loss", "progress", "verification", "canary_topic", "canary_group",
 )  # fmt: skip
 _FOR_ROLLBACK = "--accept-two-active"
+_UNKNOWN = "It is unknown what groups would read again: "
 PREDICT_TIMEOUT_S = 30.0  # for which `status` reads the offsets of all groups
 _FENCE_SENTENCES: Mapping[FenceState | None, str] = {
     FenceState.COMPLETE: "A fence keeps applications from writing to {}.",
@@ -446,22 +448,37 @@ async def _predicted(
     arguments: argparse.Namespace, loaded: LoadedPair, read: ReadableJournal
 ) -> ReadAgain | str:
     """Returns what groups would read again if applications were moved now, or why that is not known, as a sentence."""
-    active, newest = read.journal.active or active_by_spec(loaded), read.journal.newest
-    if read.problems or active is None:
-        missing = "both clusters have to respond" if read.problems else "which member is active is not known"
-        return f"It is unknown what groups would read again: {missing}."
+    newest = read.journal.newest
+    if read.problems:
+        return f"{_UNKNOWN}both clusters have to respond."
     if newest is not None and not newest.is_final:
-        return f"It is unknown what groups would read again: switchover {newest.id} has not ended."
-    (to,) = (alias for alias in loaded.pair.spec.members if alias != active)
-    settings, source = switchover_settings(arguments, loaded, to), read.clusters[active]
-    clusters = PairClusters(source=source, target=read.clusters[to], probe=source)
+        return f"{_UNKNOWN}switchover {newest.id} has not ended."
     try:
         async with asyncio.timeout(PREDICT_TIMEOUT_S):
+            active = read.journal.active or await _running_member(arguments, loaded, read)
+            if active is None:
+                return f"{_UNKNOWN}before the first switchover, the flow of one member has to run."
+            (to,) = (alias for alias in loaded.pair.spec.members if alias != active)
+            settings, source = switchover_settings(arguments, loaded, to), read.clusters[active]
+            clusters = PairClusters(source=source, target=read.clusters[to], probe=source)
             return await predict_read_again(settings, clusters, time.time_ns() // 1_000_000)
     except TimeoutError:
-        return f"It is unknown what groups would read again: they were not read within {PREDICT_TIMEOUT_S:.0f} s."
+        return f"{_UNKNOWN}their offsets were not read within {PREDICT_TIMEOUT_S:.0f} s."
     except MirrorFlowError as error:
-        return f"It is unknown what groups would read again: {error}"
+        return f"{_UNKNOWN}{error}"
+
+
+async def _running_member(
+    arguments: argparse.Namespace, loaded: LoadedPair, read: ReadableJournal
+) -> str | None:
+    """Returns the member whose flow runs, by its claim; None if that is none or both. Raises MirrorFlowError."""
+    running = []
+    for to in loaded.pair.spec.members:
+        forward = switchover_settings(arguments, loaded, to).forward
+        claim = await newest_claim(read.clusters[to], forward)
+        if claim is not None and not claim.left and not claim.ended:
+            running.append(forward.source_alias)
+    return running[0] if len(running) == 1 else None
 
 
 async def _roll_back(arguments: argparse.Namespace, loaded: LoadedPair, settings: SwitchoverSettings) -> int:
