@@ -25,12 +25,21 @@ Sides = dict[str, KafkaCluster]
 
 
 @contextlib.contextmanager
-def pair_sides(*, grants_all: bool = True) -> Iterator[Sides]:
-    """Starts two clusters whose users need ACLs: `app` for the topic; `mirror` has all of them with *grants_all*, or none."""
+def pair_sides(*, grants_all: bool = True, proxied: bool = False) -> Iterator[Sides]:
+    """Starts two clusters whose users need ACLs: `app` for the topic; `mirror` has all of them with *grants_all*, or none.
+
+    *proxied*: with a listener without authentication, too, which can be cut.
+    """
     with contextlib.ExitStack() as stack:
         clusters = {
             name: stack.enter_context(
-                KafkaCluster(name=name, listeners=("SASL_PLAINTEXT",), authorizer=True, users=USERS)
+                KafkaCluster(
+                    name=name,
+                    listeners=("SASL_PLAINTEXT",),
+                    authorizer=True,
+                    users=USERS,
+                    proxied=proxied,
+                )
             )
             for name in ("pair-east", "pair-west")
         }
