@@ -5,7 +5,12 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_replicator.switchover.range_verification import Comparison, compare_newest
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.switchover.range_verification import (
+    Comparison,
+    compare_newest,
+    read_source_tails,
+)
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
@@ -25,15 +30,18 @@ def topic(east: KafkaCluster, unique_topic: Callable[[], str]) -> str:
 def compare(flow: Flow, process: Replicator, topic: str) -> Mapping[TopicPartition, Comparison]:
     settings = settings_of(process)
     ends = {TopicPartition(topic, number): end for number, end in flow.source.end_offsets(topic).items()}
-    return call_clusters(
-        flow.source,
-        flow.target,
-        lambda source, target: compare_newest(settings, source, target, ends, records=RECORDS),
-    )
+
+    async def read_and_compare(source: Cluster, target: Cluster) -> Mapping[TopicPartition, Comparison]:
+        sent = await read_source_tails(settings, source, target, ends, key="seal", records=RECORDS)
+        sealed = sent.digests().partitions
+        assert {digest.records for digest in sealed.values()} == {RECORDS}
+        return await compare_newest(settings, target, sent, sealed=sealed, records=RECORDS)
+
+    return call_clusters(flow.source, flow.target, read_and_compare)
 
 
 def test_a_verification_reports_a_record_that_only_the_copy_has(flow: Flow, topic: str):
-    """Aborted records and the flow's own markers are no differences."""
+    """Aborted records and the flow's own markers are no differences, and the copies have the digests of the seal."""
     load(
         flow.source,
         topic,
@@ -51,6 +59,7 @@ def test_a_verification_reports_a_record_that_only_the_copy_has(flow: Flow, topi
         different = compare(flow, replicator, topic)
 
     first, second = (TopicPartition(topic, number) for number in range(PARTITIONS))
-    assert equal == dict.fromkeys((first, second), Comparison(records=RECORDS))
+    assert equal == dict.fromkeys((first, second), Comparison(records=RECORDS, has_sealed_digest=True))
     assert different[first] == equal[first]
+    assert not different[second].has_sealed_digest
     assert different[second].difference.startswith(f"{second}: the record at offset ")
