@@ -1,5 +1,6 @@
 """Finds the last verification of a flow among the results that `mirrorflow verify --out FOLDER` has written."""
 
+import argparse
 import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -16,6 +17,15 @@ RESULTS_MAX: Final = 1_000  # runs in a folder that are read, the newest names f
 FILE_MAX_BYTES: Final = 16 * 1024 * 1024
 
 
+def add_verification_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that names the folder."""
+    parser.add_argument(
+        OPTION,
+        metavar="FOLDER",
+        help="folder of `mirrorflow verify --out`, in which spec.readiness.verifiedWithinSeconds looks for the last verification",
+    )
+
+
 def last_verification(folder: Path, flow: str, source: str, target: str) -> LastVerification | None:
     """Returns the newest verification of *flow* below *folder* whose verdict is equal or different; None if there is none.
 
@@ -25,13 +35,13 @@ def last_verification(folder: Path, flow: str, source: str, target: str) -> Last
         raise UsageError(
             f"{OPTION}: {folder} is not a folder of this machine; name that of `mirrorflow verify --out`."
         )
-    found = [
+    verifications = [
         verification
         for result in _results(folder)
         if (result.get("flow"), result.get("source"), result.get("target")) == (flow, source, target)
         and (verification := _verification(result)) is not None
     ]
-    return max(found, key=lambda verification: verification.ended_ms, default=None)
+    return max(verifications, key=lambda verification: verification.ended_ms, default=None)
 
 
 def _results(folder: Path) -> Iterator[Mapping[str, Any]]:

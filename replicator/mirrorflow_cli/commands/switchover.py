@@ -39,7 +39,7 @@ from mirrorflow_cli.switchover_report import (
     session_report,
 )
 from mirrorflow_cli.switchover_report_files import check_report_files, write_report_files
-from mirrorflow_cli.verification_results import NOT_GIVEN, OPTION, last_verification
+from mirrorflow_cli.verification_results import NOT_GIVEN, add_verification_argument, last_verification
 from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.switchover import guards
@@ -119,11 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="planned, back to the member that an unplanned switchover has left and `mirrorflow diverged` has reconciled; refused otherwise",
     )
-    parser.add_argument(
-        OPTION,
-        metavar="FOLDER",
-        help="folder of `mirrorflow verify --out`, in which spec.readiness.verifiedWithinSeconds looks for the last verification",
-    )
+    add_verification_argument(parser)
     _add_risk_arguments(parser)
     add_canary_arguments(parser)
     parser.add_argument(

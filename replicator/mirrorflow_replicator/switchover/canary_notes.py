@@ -10,7 +10,7 @@ from typing import Final
 from mirrorflow_core.switchover.canary import CanaryTimeline
 from mirrorflow_core.switchover.states import SwitchoverState
 
-# Half an hour of writes. A group that is so far behind does not catch up within the rehearsal, and tells nothing of other groups.
+# Half an hour of writes. A group that is so far behind does not catch up within the rehearsal, and shows nothing of other groups.
 UNMATCHED_MAX: Final = 100_000
 _FENCING, _LIFTING = SwitchoverState.FENCING, SwitchoverState.ROLLING_BACK
 

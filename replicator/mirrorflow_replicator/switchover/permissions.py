@@ -72,7 +72,7 @@ async def missing_rights(
     """
     source, target = clusters.source, clusters.target
     topics = _needed_topics(settings, copies)
-    found = await asyncio.gather(
+    missing = await asyncio.gather(
         _on_cluster(settings, source),
         _on_cluster(settings, target),
         *(_on_topics(cluster, topics[cluster.alias]) for cluster in (source, target)),
@@ -86,7 +86,7 @@ async def missing_rights(
     )
     order = [*SwitchoverState]
     return sorted(
-        (right for rights in found for right in rights),
+        (right for rights in missing for right in rights),
         key=lambda right: (order.index(right.state), right.alias, right.operation, right.resource),
     )
 

@@ -78,7 +78,7 @@ def test_a_rehearsal_reports_its_states_and_leaves_the_source_unchanged(sides: S
 
 
 def assert_ends_with_sealed_records(report: dict[str, Any]) -> None:
-    """Each copy ends with the records that the seal has a digest of; what nobody asked for has not passed."""
+    """Each copy ends with the records that the seal has a digest of; a verification that the pair does not require has not passed."""
     ends = report["seal"]["ends"]
     assert all(entry["records"] > 0 and entry["digest"] for entry in ends if entry["end"])
     assert (

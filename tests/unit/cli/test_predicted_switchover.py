@@ -18,14 +18,14 @@ def test_records_and_seconds_that_groups_would_read_again_are_shown():
     }
 
 
-def test_what_is_not_known_is_not_shown_as_nothing():
+def test_an_unknown_count_is_shown_as_unknown():
     predicted = ReadAgain(groups=3, planned_records=None, lost_records=None, lost_s=None)
 
     assert "would read an unknown number of records again" in predicted_sentence(predicted)
     assert predicted_report(predicted)["recordsReadAgain"] is None
 
 
-def test_a_status_that_cannot_tell_says_why():
+def test_a_status_without_a_prediction_has_the_reason():
     why = "It is unknown what groups would read again: both clusters have to respond."
 
     assert predicted_report(why) == {"recordsReadAgain": None, "why": why}

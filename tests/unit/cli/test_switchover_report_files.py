@@ -258,7 +258,7 @@ def test_a_file_that_cannot_become_a_report_is_refused(tmp_path: Path, name: str
         check_report_files([str(tmp_path / name)])
 
 
-def test_a_check_that_the_pair_does_not_ask_for_has_not_passed():
+def test_a_check_that_the_pair_does_not_require_is_reported_as_unknown():
     rows = {row["check"]: row for row in report()["checks"]}
 
     assert (None, "orders requires none.") == (rows["verification"]["passed"], rows["verification"]["why"])

@@ -144,9 +144,9 @@ def observation(*switchovers: SwitchoverResource, **fields: Any) -> PairObservat
         "pair": pair_resource(),
         "switchovers": switchovers,
         "flows": flows,
-        "progress": {"east-to-west": PairFlowProgress(
-                lag_s=0.4, groups=41, read_again_records=7, checkpoint_age_s=6.0
-            )},
+        "progress": {
+            "east-to-west": PairFlowProgress(lag_s=0.4, groups=41, read_again_records=7, checkpoint_age_s=6.0)
+        },
         **fields,
     }
     return PairObservation(**given)

@@ -1,4 +1,4 @@
-"""The application of a rehearsal on simulated clusters: a client that dies is reported, whatever its error."""
+"""The application of a rehearsal on simulated clusters: a client that dies is reported, with any kind of error."""
 
 import threading
 from typing import Any

@@ -8,7 +8,7 @@ from mirrorflow_replicator.switchover.canary_notes import CanaryNotes
 
 
 class Clock:
-    """Goes on by a second each time that it is read."""
+    """Advances by a second each time that it is read."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -18,7 +18,7 @@ class Clock:
         return self.now_s
 
 
-def test_writes_before_and_after_the_refusal_are_told_apart_by_the_first_refused_one():
+def test_the_first_refused_write_separates_the_writes_before_and_after_the_fence():
     """Between the request for the fence and the moment in which brokers enforce it, writes are still accepted."""
     notes = CanaryNotes(Clock())
     notes.note_acknowledged(0)  # 1

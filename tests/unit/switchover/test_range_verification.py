@@ -136,7 +136,7 @@ def test_a_compacted_or_empty_partition_has_no_digest():
     assert with_seal(EQUAL, ORDERS, sealed(tail([])), tail([A])) == EQUAL
 
 
-def test_a_difference_of_records_is_named_rather_than_that_of_the_seal():
+def test_a_difference_of_records_is_reported_before_one_of_the_seal():
     first = Comparison(records=2, difference="orders-0: the record at offset 6 differs")
 
     assert with_seal(first, ORDERS, sealed(tail([B, C])), tail([B, D])) == first

@@ -33,14 +33,14 @@ def test_an_old_verification_is_refused_with_its_name_its_age_and_the_cure():
     )
 
 
-def test_a_verification_that_found_differences_is_refused_however_recent_it_is():
+def test_a_recent_verification_with_differences_is_refused():
     assert "nightly-7 of flow east-to-west ended 0 s ago" in refused(
         verification(hours_ago=0, is_equal=False)
     )
     assert "has found differences" in refused(verification(hours_ago=0, is_equal=False))
 
 
-def test_without_a_known_verification_the_sentence_says_that_it_is_unknown():
+def test_without_a_known_verification_the_reason_is_that_it_is_unknown():
     assert "it is unknown when a verification of flow east-to-west" in refused(None)
     assert "--verification is not given" in refused(None)
 
