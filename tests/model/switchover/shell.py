@@ -190,7 +190,9 @@ def _source(world: World) -> ClusterObservation:
         fence=_FENCES[world.source_fence],
         ends=_ends(world.source),
         unchanged_ms=LIMITS.quiet_ms if world.is_quiet else 0,
-        tails=_tails(world.source) if world.is_quiet else None,
+        tails=_tails(
+            world.source
+        ),  # read as soon as two observations agree, which is before the ends are quiet
     )
 
 
