@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -53,12 +54,16 @@ def topic_acls(cluster: KafkaCluster) -> set[AclBinding]:
 
 def test_a_rehearsal_reports_its_states_and_leaves_the_source_unchanged(sides: Sides, tmp_path: Path):
     """The application pauses, and continues on the same cluster. The flow copies what it writes afterwards."""
-    east, pair, report = sides["east"], Pair(sides, tmp_path), tmp_path / "report.json"
+    east, report = sides["east"], tmp_path / "report.json"
+    pair = Pair(sides, tmp_path, readiness={"verifiedWithinSeconds": 3_600})
+    verification = equal_verification(tmp_path / "results")
     acls = topic_acls(east)
     with pair.running("east-to-west", "forward") as forward, Application(pair) as application:
         wait_until("records are copied", lambda: sides["west"].total_end_offset(pair.topic) > 50)
 
-        rehearsal = pair.command("--to", "west", "--rehearse", "--report", report)
+        rehearsal = pair.command(
+            "--to", "west", "--rehearse", "--report", report, "--verification", verification
+        )
 
         assert 0 == rehearsal.returncode, rehearsal.stdout + rehearsal.stderr + forward.output()
         written = application.written_to("east")
@@ -73,11 +78,28 @@ def test_a_rehearsal_reports_its_states_and_leaves_the_source_unchanged(sides: S
     shown = json.loads(report.read_text())
     states = [entry["state"] for entry in shown["states"]]
     assert ["ForwardEnded", "RollingBack", "Rehearsed"] == states[-3:]
-    assert_ends_with_sealed_records(shown)
+    assert_ends_with_sealed_records(shown, is_verified=True)
     print(report.read_text())
 
 
-def assert_ends_with_sealed_records(report: dict[str, Any]) -> None:
+def equal_verification(folder: Path) -> Path:
+    """Writes what `mirrorflow verify --out` writes of a run that has just found everything equal; returns *folder*."""
+    run = folder / "run-nightly"
+    run.mkdir(parents=True)
+    result = {
+        "runId": "nightly",
+        "flow": "east-to-west",
+        "source": "east",
+        "target": "west",
+        "windows": {"total": 1, "equal": 1, "reordered": 0, "different": 0, "undecided": 0},
+        "differences": 0,
+        "ended": datetime.now(tz=UTC).isoformat(),
+    }
+    (run / "verification.json").write_text(json.dumps(result))
+    return folder
+
+
+def assert_ends_with_sealed_records(report: dict[str, Any], *, is_verified: bool | None = None) -> None:
     """Each copy ends with the records that the seal has a digest of; a verification that the pair does not require has not passed."""
     ends = report["seal"]["ends"]
     assert all(entry["records"] > 0 and entry["digest"] for entry in ends if entry["end"])
@@ -85,7 +107,7 @@ def assert_ends_with_sealed_records(report: dict[str, Any]) -> None:
         sum(bool(entry["digest"]) for entry in ends) == report["verification"]["partitionsWithSealedDigest"]
     )
     (verification,) = (entry for entry in report["checks"] if entry["check"] == "verification")
-    assert verification["passed"] is None
+    assert verification["passed"] is is_verified
 
 
 @pytest.mark.faults
@@ -181,7 +203,8 @@ def test_a_switchover_to_the_active_member_is_refused_and_changes_nothing(sides:
 
 def test_missing_rights_of_later_states_refuse_a_switchover_by_their_names(sides: Sides, tmp_path: Path):
     """Nothing has changed: the first of these rights is used while writes are refused, the last one after promoting."""
-    east, west, pair = sides["east"], sides["west"], Pair(sides, tmp_path)
+    east, west = sides["east"], sides["west"]
+    pair = Pair(sides, tmp_path, readiness={"verifiedWithinSeconds": 3_600})
     spare = "mirrorflow:east:task-0-spare"
     denied = [
         (west, "READ", "GROUP", pair.group),
@@ -208,6 +231,7 @@ def test_missing_rights_of_later_states_refuse_a_switchover_by_their_names(sides
         f"GroupsFinal needs Read on group {pair.group} of west",
         f"ForwardEnded needs Write on transactional id {spare} of west",
         "Reversing needs Write on topic mm2-claims.west.internal of east",
+        "it is unknown when a verification of flow east-to-west last found both clusters equal",
     ):
         assert part in refused.stdout
     assert before == topic_acls(east)
