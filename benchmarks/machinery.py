@@ -222,13 +222,14 @@ def result_reading_cpu_s(count: int) -> float:
         results = Path(folder) / plan.results
         results.mkdir(parents=True)
         for part in ranges:
+            path = f"_temporary/plan/part-plan-{part.index:05d}-0-token.zstd.parquet"
             exported = ExportedFile(
                 index=part.index, start=part.start, end=part.end, codec=0, gaps=(), bytes_read=1, seconds=1.0,
                 tally=Tally(records=1_000, bytes=1 << 20, sum="a" * 32, chain="c" * 32),
-                path=f"_temporary/plan/part-plan-{part.index:05d}-0-token.zstd.parquet", size_bytes=part.size_bytes,
+                path=path, size_bytes=part.size_bytes,
             )  # fmt: skip
             (results / f"{part.index}.json").write_bytes(exported.encode())
-            present[exported.path] = exported.size_bytes
+            present[path] = exported.size_bytes
         began_s = time.process_time()
         stored = PendingExport(StorageFolder(folder), plan.number).exported(plan, present)
         assert not remaining(plan, stored)

@@ -59,19 +59,19 @@ class JobStatusServer:
     def newest(self) -> Report:
         return self._newest
 
-    def url_for_tasks(self, host: str, listen: str) -> str:
+    def url_for_tasks(self, host: str, listen: str) -> str | None:
         """Returns where tasks post their messages, at *host*, and listens on the address *listen* if it does not yet.
 
-        "" if nothing can listen there: tasks then report nothing, and progress is read from the target alone.
+        None if nothing can listen there: tasks then report nothing, and progress is read from the target alone.
         """
         if self._handler is None:
-            return ""
+            return None
         if self._server is None:
             try:
                 self._server = self._serve(listen, 0)
             except OSError as error:
                 log.warning("Progress of running tasks is not shown: %s: %s", listen, error.strerror)
-                return ""
+                return None
         return f"http://{host}:{self._server.server_address[1]}{self._handler.path}"
 
     def publish(self, report: Report) -> None:
@@ -125,9 +125,9 @@ class JobStatusServer:
         return server
 
 
-def post_message(url: str, message: Mapping[str, object]) -> bool:
-    """Posts *message* of a task to the driver at *url*; returns whether that succeeded. Blocks for a few seconds at most."""
-    if not url:
+def post_message(url: str | None, message: Mapping[str, object]) -> bool:
+    """Posts *message* of a task to the driver at *url*, if there is one; returns whether that succeeded. Blocks for a few seconds at most."""
+    if url is None:
         return False
     request = urllib.request.Request(url, data=json.dumps(message).encode(), method="POST")  # noqa: S310 http, our driver
     try:
@@ -146,7 +146,7 @@ class JobReporter:
         self._report = ArchiveReport(job=job, run_id=run_id)
         self._status_server = JobStatusServer(self._report, display=display, handler=handler)
 
-    def url_for_tasks(self, host: str, listen: str) -> str:
+    def url_for_tasks(self, host: str, listen: str) -> str | None:
         """As `JobStatusServer.url_for_tasks`."""
         return self._status_server.url_for_tasks(host, listen)
 

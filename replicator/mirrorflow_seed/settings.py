@@ -78,9 +78,8 @@ class JobSettings:
     """The settings of a job. Sizes in bytes, durations in seconds; comments give the job.properties keys."""
 
     run_id: str = "1"  # run.id
-    master: str = (
-        ""  # master: local[n], spark://, k8s://, yarn; "": what the user's Spark is set to, else local[*]
-    )
+    # master: local[n], spark://, k8s://, yarn; None: what the user's Spark is set to, else local[*]
+    master: str | None = None
     executors_max: int = 2  # executors.max, on Kubernetes only; a local master uses its cores
     # bytes.per.second: for the whole job, divided among its running tasks; None: the flow's own limit.
     bytes_per_second: int | None = None
@@ -91,14 +90,14 @@ class JobSettings:
     lag_records_max: int = 10_000  # lag.max: a lag of at most this is left to the live connector
     accept_foreign: bool = False  # foreign.records=accept, else refuse
     sample: float = 1.0  # sample: the share of windows to verify, 0 < sample <= 1
-    output: str = ""  # output: the folder for the result of a verification
-    archive: str = ""  # archive: the folder of an archive
+    output: str | None = None  # output: the folder for the result of a verification
+    archive: str | None = None  # archive: the folder of an archive
     extra: Mapping[str, str]  # all properties, including those that only one job reads
 
     @property
     def has_mounted_files(self) -> bool:
         """Whether executors are pods that have the flow's files mounted, as the operator's have."""
-        return POD_TEMPLATE_KEY in self.extra and self.master.startswith(KUBERNETES_PREFIX)
+        return POD_TEMPLATE_KEY in self.extra and (self.master or "").startswith(KUBERNETES_PREFIX)
 
 
 def load_job(path: str | None, overrides: Mapping[str, str]) -> JobSettings:
@@ -140,7 +139,7 @@ def job_of(given: Mapping[str, str]) -> JobSettings:
     limit = given.get("bytes.per.second")
     return JobSettings(
         run_id=run_id,
-        master=given.get("master", default.master),
+        master=given.get("master") or None,
         executors_max=int(number_of(given, "executors.max", default.executors_max, 1, 10_000)),
         bytes_per_second=None if limit is None else int(number_of(given, "bytes.per.second", 0, 1, 1e15)),
         waves_max=int(number_of(given, "waves.max", default.waves_max, 1, 10_000)),
@@ -149,8 +148,8 @@ def job_of(given: Mapping[str, str]) -> JobSettings:
         lag_records_max=int(number_of(given, "lag.max", default.lag_records_max, 0, 1e15)),
         accept_foreign=foreign == "accept",
         sample=number_of(given, "sample", default.sample, 1e-6, 1.0),
-        output=given.get("output", ""),
-        archive=given.get("archive", ""),
+        output=given.get("output") or None,
+        archive=given.get("archive") or None,
         extra=dict(given),
     )
 

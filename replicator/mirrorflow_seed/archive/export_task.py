@@ -47,7 +47,7 @@ class ExportedFile:
     bytes_read: int
     seconds: float  # of the task
     times: TimeBounds = NO_TIMES
-    path: str = ""  # where the task has written it; "" without records
+    path: str | None = None  # where the task has written it; None without records
     size_bytes: int = 0
 
     def encode(self) -> bytes:
@@ -64,6 +64,7 @@ class ExportedFile:
                 "tally": Tally(**raw["tally"]),
                 "times": TimeBounds(**raw["times"]),
                 "gaps": tuple(Gap(**gap) for gap in raw["gaps"]),
+                "path": raw["path"] or None,  # results of an earlier release have "" without records
             }
         )
 
@@ -77,7 +78,7 @@ class ExportTarget:
     plan_id: str
     results: str  # the folder where tasks write their results
     file_bytes_max: int  # a file ends when it has reached this size
-    url: str = ""  # for progress messages; "" without
+    url: str | None = None  # for progress messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +95,8 @@ def file_name(plan_id: str, index: int, start: int, token: str) -> str:
 
 
 def place_of(part: ExportRange, exported: ExportedFile) -> str:
-    """Returns the path in the archive of a file of *part*."""
+    """Returns the path in the archive of a file of *part*, which a task has written."""
+    assert exported.path is not None
     folder = folder_of(TopicPartition(part.topic, part.partition), exported.times)
     return f"{folder}/{exported.path.rpartition('/')[2]}"
 
@@ -178,9 +180,10 @@ def write_file(
         writer.finish()
         exported = replace(reader.cut(), path=path, size_bytes=stream.tell(), times=writer.times)
         if not folder.renames:
-            exported = replace(exported, path=place_of(part, exported))
+            path = place_of(part, exported)
+            exported = replace(exported, path=path)
             stream.seek(0)
-            with folder.writing(exported.path) as stored:
+            with folder.writing(path) as stored:
                 shutil.copyfileobj(stream, stored)
     return exported
 
@@ -194,7 +197,7 @@ class ExportRangeReader:
         self.start = part.start  # of the offsets since the last cut
         self._range = part
         self._archive_id = archive_id
-        self._codec = -1
+        self._codec: int | None = None  # of the first batch
         self._reader = TopicRangeReader(
             SourceClient.of_flow(settings),
             TopicPartition(part.topic, part.partition),
@@ -216,7 +219,7 @@ class ExportRangeReader:
             start=self.start,
             end=self._reader.next_offset,
             tally=self._tally_builder.tally,
-            codec=max(0, self._codec),
+            codec=self._codec or 0,
             gaps=tuple(Gap(start=gap.start, end=gap.end) for gap in self._reader.gaps[self._gaps_before :]),
             bytes_read=self._reader.bytes_read - self._bytes_before,
             seconds=time.monotonic() - self._began_s,
@@ -228,7 +231,7 @@ class ExportRangeReader:
         """Yields all records as Arrow record batches. Raises MirrorFlowError, JobFailedError."""
         with contextlib.closing(self._reader.batches()) as decoded:
             for batch, records in decoded:
-                if self._codec < 0:
+                if self._codec is None:
                     self._codec = batch.codec
                 self._tally_builder.extend(records)
                 yield columns_of(records, timestamp_type(batch))

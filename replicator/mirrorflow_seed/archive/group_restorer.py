@@ -51,11 +51,11 @@ class RestoredPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResult:
-    """What became of one group. *problem*: why it was not restored; "": it was, or nothing was to be done."""
+    """What became of one group. *problem*: why it was not restored; None: it was, or nothing was to be done."""
 
     exact: int = 0  # partitions
     bound: int = 0
-    problem: str = ""
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +196,7 @@ class GroupRestorer:
         refused = sorted({name_of(code) for code in codes.values() if code})
         done = [positions[copy] for copy, code in codes.items() if not code]
         exact = sum(position.is_exact for position in done)
-        problem = f"the target refuses offsets ({', '.join(refused)})" if refused else ""
+        problem = f"the target refuses offsets ({', '.join(refused)})" if refused else None
         return GroupResult(exact=exact, bound=len(done) - exact, problem=problem)
 
 

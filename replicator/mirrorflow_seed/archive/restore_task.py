@@ -62,7 +62,7 @@ class PartitionRestored:
     files_done: int
     reports: tuple[SeedTaskReport, ...]
     result: PartitionResult | None = None
-    damaged: str = ""  # the path of a file that differs from its commit
+    damaged: str | None = None  # the path of a file that differs from its commit
 
 
 def restore_group(group: Sequence[RestoreTask]) -> list[PartitionRestored]:

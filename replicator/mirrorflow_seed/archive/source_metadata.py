@@ -132,13 +132,13 @@ async def read_groups(cluster: Cluster, selection: GroupSelection, topics: Colle
     )
 
 
-async def read_acls(cluster: Cluster) -> tuple[tuple[AclBinding, ...] | None, str]:
-    """Returns the ACLs of topics, and a warning or "". None if they cannot be read. Raises ClusterError."""
+async def read_acls(cluster: Cluster) -> tuple[tuple[AclBinding, ...] | None, str | None]:
+    """Returns the ACLs of topics, and a warning if there is one. None instead of ACLs if they cannot be read. Raises ClusterError."""
     try:
-        return tuple(sorted(await admin.describe_acls(cluster, resource_type=TOPIC))), ""
+        return tuple(sorted(await admin.describe_acls(cluster, resource_type=TOPIC))), None
     except (NotAuthorizedError, UnsupportedBrokerError) as error:
         return None, f"Topic ACLs are not archived (sync.topic.acls.enabled=false stops trying): {error}"
     except BrokerError as error:
         if error.code != SECURITY_DISABLED:
             raise
-        return (), ""  # the source has no authorizer, and so no ACLs
+        return (), None  # the source has no authorizer, and so no ACLs

@@ -88,7 +88,7 @@ class UnequalRows:
                 partition=window.partition,
                 begin=window.begin,
                 end=window.end,
-                is_of_keys=window.key_class >= 0,
+                is_of_keys=window.key_class is not None,
             )
             for window in plan.windows
             if window.reason or window.counts.get(DifferenceKind.EXTRA, 0)
@@ -183,9 +183,9 @@ class PlannedWindow:
     target_topic: str
     begin: int
     end: int
-    key_class: int  # -1 without
+    key_class: int | None  # of a compacted topic
     counts: Mapping[DifferenceKind, int]
-    reason: str = ""
+    reason: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -194,9 +194,9 @@ class PlannedWindow:
             "targetTopic": self.target_topic,
             "fromOffset": self.begin,
             "toOffset": self.end,
-            "keyClass": None if self.key_class < 0 else self.key_class,
+            "keyClass": self.key_class,
             **{kind.value: self.counts.get(kind, 0) for kind in DifferenceKind},
-            "reason": self.reason,
+            "reason": self.reason or "",
         }
 
 
@@ -277,7 +277,8 @@ def plan_repair(
 ) -> RepairPlan:
     """Returns the plan for *windows*, which list all their differences; *deleted* is that of the plan."""
     ordered = sorted(
-        windows, key=lambda window: (window.topic, window.partition, window.from_offset, window.key_class)
+        windows,
+        key=lambda window: (window.topic, window.partition, window.from_offset, window.key_class or 0),
     )
     runs: dict[tuple[TopicPartition, str], list[DifferenceRun]] = {}
     for window in ordered:
@@ -311,7 +312,7 @@ def _planned(window: WindowResult) -> PlannedWindow:
         end=window.to_offset,
         key_class=window.key_class,
         counts=counts,
-        reason=window.reason or ("undecided" if is_undecided else ""),
+        reason=window.reason or ("undecided" if is_undecided else None),
     )
 
 

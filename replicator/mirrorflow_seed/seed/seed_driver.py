@@ -78,7 +78,7 @@ class StallTimer:
 
     def __init__(self, now_s: float) -> None:
         self._since_s = now_s
-        self._left = -1
+        self._left: int | None = None
 
     def stalled_for_s(self, left: int, *, active: int, now_s: float) -> float:
         """Returns the seconds without progress.
@@ -126,7 +126,8 @@ class SeedProgress:
         for result in partition_results:
             self.partition_results[result.index] = result
             self.gap_records += result.gap_records
-            self.note_offset(result.index, result.next_offset)
+            if result.next_offset is not None:
+                self.note_offset(result.index, result.next_offset)
 
     @property
     def lag(self) -> int:

@@ -80,7 +80,7 @@ class WaveSettings:
     group: str  # the job's name in the claim of the flow
     initial: bool  # the flow began with this job
     seconds: float
-    url: str  # of the driver's `Coordinator`; "" without one
+    url: str | None  # of the driver's `Coordinator`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +89,10 @@ class PartitionResult:
 
     index: int
     outcome: PartitionOutcome
-    next_offset: int = -1
+    next_offset: int | None = None  # None: the attempt ended before it was known
     gap_records: int = 0
-    reason: str = ""
-    message: str = ""
+    reason: str | None = None
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,10 +368,10 @@ class SeedTaskAttempt:
         self._partition_results[seed_range.index] = PartitionResult(
             index=seed_range.index,
             outcome=outcome,
-            next_offset=-1 if copier is None else copier.settled_next_offset,
+            next_offset=None if copier is None else copier.settled_next_offset,
             gap_records=_gap_records(copier, error),
-            reason="" if error is None else error.reason,
-            message="" if error is None else str(error),
+            reason=None if error is None else error.reason,
+            message=None if error is None else str(error),
         )
 
     def _error_of(self, seed_range: SeedRange) -> MirrorFlowError | None:
@@ -407,8 +407,8 @@ class SeedTaskAttempt:
             self._progress = replace(
                 self._progress,
                 seconds=time.monotonic() - self._began_s,
-                reason="" if error is None else error.reason,
-                message="" if error is None else str(error),
+                reason=None if error is None else error.reason,
+                message=None if error is None else str(error),
             )
             await self._report()
 

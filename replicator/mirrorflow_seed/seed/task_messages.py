@@ -24,7 +24,7 @@ MESSAGE_CHARACTERS_MAX: Final = 2_000  # of an error: one sentence and the broke
 class SeedTaskReport:
     """The progress of one task attempt; counts are since it began. `next_offsets` are by index of the range.
 
-    `reason` and `message` describe the error that blocks it, "" without one; the message may name topics.
+    `reason` and `message` describe the error that blocks it; the message may name topics.
     """
 
     attempt: str
@@ -33,8 +33,8 @@ class SeedTaskReport:
     seconds: float = 0.0
     next_offsets: Mapping[int, int] = field(default_factory=dict)
     ended: bool = False
-    reason: str = ""
-    message: str = ""
+    reason: str | None = None
+    message: str | None = None
 
 
 class Coordinator:
@@ -59,8 +59,8 @@ class Coordinator:
             seconds=float(message["seconds"]),
             next_offsets={int(index): int(offset) for index, offset in message["next"].items()},
             ended=bool(message["ended"]),
-            reason=str(message["reason"]),
-            message=str(message["message"]),
+            reason=None if message["reason"] is None else str(message["reason"]),
+            message=None if message["message"] is None else str(message["message"]),
         )
         self.receive(report)
 
@@ -97,7 +97,7 @@ class Coordinator:
         errors: dict[str, tuple[int, str]] = {}
         for at_s, report in list(self._reports.values()):
             if report.reason and now_s - at_s < SILENT_S:
-                errors[report.reason] = (errors.get(report.reason, (0, ""))[0] + 1, report.message)
+                errors[report.reason] = (errors.get(report.reason, (0, ""))[0] + 1, report.message or "")
         return errors
 
     @property
@@ -111,8 +111,8 @@ class Coordinator:
         )
 
 
-def send_report(url: str, report: SeedTaskReport) -> bool:
-    """Posts *report* to the driver at *url*; returns whether that succeeded. Blocks for a few seconds at most."""
+def send_report(url: str | None, report: SeedTaskReport) -> bool:
+    """Posts *report* to the driver at *url*, if there is one; returns whether that succeeded. Blocks for a few seconds at most."""
     body: dict[str, Any] = {
         "attempt": report.attempt,
         "records": report.records,
@@ -121,6 +121,6 @@ def send_report(url: str, report: SeedTaskReport) -> bool:
         "next": dict(report.next_offsets),
         "ended": report.ended,
         "reason": report.reason,
-        "message": report.message[:MESSAGE_CHARACTERS_MAX],
+        "message": None if report.message is None else report.message[:MESSAGE_CHARACTERS_MAX],
     }
     return post_message(url, body)

@@ -225,7 +225,7 @@ def _compare_keys(
     )
     context = TaskContext.get()
     assert context is not None
-    yield collector.collect(-1 - context.partitionId(), results)
+    yield collector.collect(f"keys-{context.partitionId():05}", results)
 
 
 def _compare_numbered(
@@ -238,28 +238,28 @@ def _compare_numbered(
     """Compares one group in a Spark task at its part of the rate."""
     number, inputs, rate = numbered
     results = compare(inputs, replace(compare_settings, bytes_per_second=rate))
-    return collector.collect(number, results)
+    return collector.collect(f"{number:05}", results)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowCollector:
     """What a task does with its windows: it writes them to *table*, and reports their counts to the driver at *url*."""
 
-    url: str
+    url: str | None
     table: WindowTable | None
     not_equal_max: int  # windows that are not equal and that the task returns
     lists_all: bool = (
         False  # it returns all windows that are not equal, with the offsets of all their differences
     )
 
-    def collect(self, number: int, results: Sequence[VerifyRangeResult]) -> VerifyTaskResult:
-        """Returns the summary of *results* of task *number*, which is negative for tasks of keys. Raises FileSystemError."""
+    def collect(self, name: str, results: Sequence[VerifyRangeResult]) -> VerifyTaskResult:
+        """Returns the summary of *results* of the task with *name*. Raises FileSystemError."""
         windows = [window for part in results for window in part.windows]
-        part, unwritten = "", b""
+        part: str | None = None
+        unwritten = b""
         if self.table is not None and windows:
-            name = f"{number:05}" if number >= 0 else f"keys-{-1 - number:05}"
             part = self.table.write_in_task(windows, name)
-            unwritten = b"" if part else pack(windows)
+            unwritten = pack(windows) if part is None else b""
         listed = [
             window for window in windows if self.lists_all and window.outcome is not WindowOutcome.EQUAL
         ]
@@ -282,5 +282,5 @@ class WindowCollector:
             "bytes": result.bytes_read,
             "milliseconds": round(result.seconds * 1000),
         }
-        post_message(self.url, {"group": number, "counts": counts})
+        post_message(self.url, {"group": name, "counts": counts})
         return result

@@ -119,7 +119,7 @@ class InOrderComparison:
                 if needs is not None:
                     return needs
 
-    def results(self, *, reason: str = "") -> list[WindowResult]:
+    def results(self, *, reason: str | None = None) -> list[WindowResult]:
         """Returns the windows in order; with a *reason* for an early end, the rest are undecided."""
         size, verify_range = self._range.window_offsets, self._range
         if reason:

@@ -48,7 +48,7 @@ class KeyClassComparison:
         self.verify_range = verify_range
         self._key_class = key_class
         self._tally = WindowTally(0, lists_all=lists_all)
-        self._problem = ""
+        self._problem: str | None = None
         self._differing: list[DifferingKey] = []
         self._undecided_keys: dict[bytes, str] = {}  # with the reason of each
         self._equal_to = 0  # the source offset after the newest record that both sides have
@@ -92,12 +92,12 @@ class KeyClassComparison:
     def _is_behind(self, differing: DifferingKey) -> bool:
         return differing.source is not None and self.verify_range.is_behind(differing.source.offset)
 
-    def _reason_of(self, differing: DifferingKey) -> str:
-        """Returns why a key is undecided, whether or not it was written again; "" if it is not."""
+    def _reason_of(self, differing: DifferingKey) -> str | None:
+        """Returns why a key is undecided, whether or not it was written again; None if it is not."""
         verify_range, (_, source, target) = self.verify_range, differing
         if source is not None and verify_range.copied_before is None and source.offset >= self._equal_to:
             return verify_range.open_transaction or UNSETTLED
-        return EXPIRED if (source is None or target is None) and verify_range.can_expire else ""
+        return EXPIRED if (source is None or target is None) and verify_range.can_expire else None
 
     def leave_undecided(self, keys: Iterable[bytes], reason: str) -> None:
         """Sets the reason why these *keys* are not different."""
@@ -130,7 +130,7 @@ class KeyClassComparison:
             tally.add_source(source)
         if target is not None:
             tally.add_target(target)
-        if reason := self._reason_of(differing) or self._undecided_keys.get(key, ""):
+        if reason := self._reason_of(differing) or self._undecided_keys.get(key):
             tally.leave_undecided(reason)
         elif target is None:
             tally.add_difference(DifferenceKind.MISSING, source, None)

@@ -125,7 +125,7 @@ class KeyLookup:
         compare_settings: CompareSettings,
     ) -> None:
         self.rewritten: set[bytes] = set()
-        self.problem = ""  # why it is unknown whether the other keys were written again
+        self.problem: str | None = None  # why it is unknown whether the other keys were written again
         self.bytes_read = 0
         self.began_s = time.monotonic()
         self._sides = sides

@@ -126,7 +126,8 @@ async def _rows(
 ) -> AsyncIterator[list[KeyRow]]:
     unread = iter(parts)
     async for sides in open_sides(settings, [part.verify_range for part in parts]):
-        part, began_s, problem = next(unread), time.monotonic(), ""
+        part, began_s = next(unread), time.monotonic()
+        problem: str | None = None
         of_source, of_target = digesters(settings, part.verify_range, compare_settings)
         combiner = KeyCombiner(part, of_source if part.side == "source" else of_target)
         async with range_readers(sides, settings, part.verify_range) as readers:
@@ -196,7 +197,7 @@ class KeyCombiner:
         ]
 
 
-def report_rows(part: KeyLogPart, *, bytes_read: int, seconds: float, problem: str) -> list[KeyRow]:
+def report_rows(part: KeyLogPart, *, bytes_read: int, seconds: float, problem: str | None) -> list[KeyRow]:
     """Returns the report of a part for its first class of keys; of the first part, or with a problem, for all classes."""
     classes = part.verify_range.key_classes
     rows: list[KeyRow] = []

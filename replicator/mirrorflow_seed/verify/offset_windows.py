@@ -57,8 +57,8 @@ class VerifyRange:
     # The target has all source records before this offset; None if no offset is stored.
     copied_before: int | None = None
     timestamps: bool = True  # False: the target sets its own
-    # The reason for records after the target's end, if a transaction is open there; "": none is.
-    open_transaction: str = ""
+    # The reason for records after the target's end, if a transaction is open there.
+    open_transaction: str | None = None
     method: ComparisonMethod = ComparisonMethod.IN_ORDER
     key_class_count: int = 1  # with NEWEST_PER_KEY: the number of classes of keys
     key_classes: tuple[int, ...] = (0,)  # the classes to compare; with a sample, not all
@@ -145,16 +145,16 @@ class DifferenceKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One record that differs; a side without it has offset -1 and digest "" (hex).
+    """One record that differs; a side without it has neither offset nor digest (hex).
 
     It has no value and no headers, and its key only if the verification keeps keys.
     """
 
     kind: DifferenceKind
-    source_offset: int = -1
-    target_offset: int = -1
-    source_digest: str = ""
-    target_digest: str = ""
+    source_offset: int | None = None
+    target_offset: int | None = None
+    source_digest: str | None = None
+    target_digest: str | None = None
     fields: tuple[str, ...] = ()  # of a changed record: which of key, value, headers, timestamp differ
     key: str | None = (
         None  # as `key_text`, of the source's record where there is one; None: not kept, or no key
@@ -178,20 +178,20 @@ class WindowResult:
     target_topic: str
     from_offset: int
     to_offset: int
-    target_from_offset: int = -1  # of the first target record of this window; -1: none
-    target_to_offset: int = -1
+    target_from_offset: int | None = None  # of the first target record of this window
+    target_to_offset: int | None = None
     source_count: int = 0
     target_count: int = 0
     source_sum: str = "0" * 32  # hex, modulo 2^128
     target_sum: str = "0" * 32
-    source_chain: str = ""  # hex, the digest of the digests in order; "" if nothing was digested
-    target_chain: str = ""
+    source_chain: str | None = None  # hex, the digest of the digests in order; None if nothing was digested
+    target_chain: str | None = None
     digested: int = 0  # source records that the sums cover
     ordered_equal: bool | None = None  # None: undecided
     outcome: WindowOutcome
     differing: int = 0  # records that differ, count_outcomes on each side
-    key_class: int = -1  # for a compacted topic, whose keys are compared class by class; else -1
-    reason: str = ""  # why it is undecided
+    key_class: int | None = None  # of a compacted topic, whose keys are compared class by class
+    reason: str | None = None  # why it is undecided
     differences: tuple[Difference, ...] = ()  # the first differences
     difference_runs: tuple[DifferenceRun, ...] = ()  # all differences, if the comparison lists them
 
@@ -220,10 +220,11 @@ class WindowTally:
         self.index = index
         self._runs: list[DifferenceRun] | None = [] if lists_all else None
         self.source_count = self.target_count = self.digested = self.differing = 0
-        self.target_from = self.target_to = -1
+        self.target_from: int | None = None
+        self.target_to: int | None = None
         self.is_ordered = True
         self.has_changed = False  # a record differs by more than its order
-        self.reason = ""
+        self.reason: str | None = None
         self.differences: list[Difference] = []
         self._sums = [0, 0]
         self._chains = [blake2b(digest_size=DIGEST_BYTES), blake2b(digest_size=DIGEST_BYTES)]
@@ -273,10 +274,10 @@ class WindowTally:
             self.differences.append(
                 Difference(
                     kind=kind,
-                    source_offset=-1 if source is None else source.offset,
-                    target_offset=-1 if target is None else target.offset,
-                    source_digest="" if source is None else source.digest.hex(),
-                    target_digest="" if target is None else target.digest.hex(),
+                    source_offset=None if source is None else source.offset,
+                    target_offset=None if target is None else target.offset,
+                    source_digest=None if source is None else source.digest.hex(),
+                    target_digest=None if target is None else target.digest.hex(),
                 )
             )
 
@@ -295,7 +296,7 @@ class WindowTally:
         return WindowOutcome.EQUAL if self.is_ordered else WindowOutcome.REORDERED
 
     def result(
-        self, verify_range: VerifyRange, from_offset: int, to_offset: int, *, key_class: int = -1
+        self, verify_range: VerifyRange, from_offset: int, to_offset: int, *, key_class: int | None = None
     ) -> WindowResult:
         """Returns the result of the window, source offsets *from_offset* to *to_offset*."""
         outcome = self.outcome
@@ -311,8 +312,8 @@ class WindowTally:
             target_count=self.target_count,
             source_sum=f"{self._sums[0]:032x}",
             target_sum=f"{self._sums[1]:032x}",
-            source_chain=self._chains[0].hexdigest() if self.digested else "",
-            target_chain=self._chains[1].hexdigest() if self.digested else "",
+            source_chain=self._chains[0].hexdigest() if self.digested else None,
+            target_chain=self._chains[1].hexdigest() if self.digested else None,
             digested=self.digested,
             ordered_equal=None if outcome is WindowOutcome.UNDECIDED else outcome is WindowOutcome.EQUAL,
             outcome=outcome,
@@ -328,9 +329,9 @@ class WindowTally:
         self._chains[side].update(record.digest)
 
     def _extend_target(self, begin: int, end: int) -> None:
-        if self.target_from < 0:
+        if self.target_from is None:
             self.target_from = begin
-        self.target_to = max(self.target_to, end)
+        self.target_to = end if self.target_to is None else max(self.target_to, end)
 
 
 def add_to_runs(runs: list[DifferenceRun], kind: DifferenceKind, offset: int) -> None:

@@ -182,9 +182,8 @@ class PartitionLayout:
     is_compacted: bool
     can_expire: bool
     timestamps: bool
-    open_transaction: str = (
-        ""  # on the target, whose end is that of committed records: the reason; "": none is
-    )
+    # The reason where one is open on the target, whose end is that of committed records.
+    open_transaction: str | None = None
     # The target's retention may have deleted records with timestamps before this; None: its settings are unknown.
     deleted_before_ms: float | None = None
     log_bytes: int | None = None  # of a compacted partition, the larger side's; None: unknown

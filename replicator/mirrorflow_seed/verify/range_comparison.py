@@ -45,7 +45,7 @@ async def compare_range(
         decode_all=compare_settings.decode_all,
         lists_all=compare_settings.lists_all,
     )
-    reason = ""
+    reason: str | None = None
     async with range_readers(sides, settings, verify_range) as readers:
         try:
             await _run_comparison(comparison, readers, compare_settings)

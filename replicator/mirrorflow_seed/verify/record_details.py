@@ -91,13 +91,12 @@ async def describe_results(
 
 def _spot(verify_range: VerifyRange, difference: Difference) -> VerifyRange:
     """Returns the range of the two records of *difference*; it is empty on a side that has no such record."""
-    source, target = difference.source_offset, difference.target_offset
+    source, target = (
+        (0, 0) if offset is None else (offset, offset + 1)
+        for offset in (difference.source_offset, difference.target_offset)
+    )
     return replace(
-        verify_range,
-        source_from=max(source, 0),
-        source_to=source + 1,
-        target_from=max(target, 0),
-        target_to=target + 1,
+        verify_range, source_from=source[0], source_to=source[1], target_from=target[0], target_to=target[1]
     )
 
 
@@ -119,14 +118,15 @@ async def _described(
     The sides that have the record are read again. Raises ClusterError, and UNREADABLE if this record cannot be read.
     """
     source = target = None
-    if difference.source_offset >= 0:
+    if difference.source_offset is not None:
         source = await _record_at(
             sides["source"],
             TopicPartition(verify_range.topic, verify_range.partition),
             difference.source_offset,
             read_committed=settings.read_committed,
         )
-    if difference.kind is DifferenceKind.CHANGED or difference.source_offset < 0:
+    is_read = difference.kind is DifferenceKind.CHANGED or difference.source_offset is None
+    if is_read and difference.target_offset is not None:
         target = await _record_at(
             sides["target"],
             TopicPartition(verify_range.target_topic, verify_range.partition),

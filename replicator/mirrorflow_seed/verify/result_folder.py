@@ -147,7 +147,8 @@ class ResultFolder:
             return
         unwritten = (window for result in results for window in unpack(result.unwritten))
         self._table.complete(
-            (result.part for result in results if result.part), itertools.chain(undecided, unwritten)
+            (result.part for result in results if result.part is not None),
+            itertools.chain(undecided, unwritten),
         )
 
     def write(self, verification: VerificationResult) -> None:
@@ -249,7 +250,7 @@ def _cells(
 
 def cells_of(segments: list[WindowSegment]) -> Mapping[int, PartitionOverview]:
     """Returns the cells of one partition; the windows of a segment share its offsets and records evenly."""
-    segments.sort(key=lambda segment: (segment.begin, segment.end, segment.key_class))
+    segments.sort(key=lambda segment: (segment.begin, segment.end, segment.key_class or 0))
     total = sum(segment.windows for segment in segments)
     count = min(total, CELLS_MAX)
     cells: dict[int, PartitionOverview] = {}
@@ -287,17 +288,18 @@ def _not_equal(verification: VerificationResult) -> Iterator[str]:
     for window in verification.not_equal:
         name = f"{window.topic}-{window.partition}"
         offsets = f"{window.from_offset:,} to {window.to_offset:,}" + (
-            f", keys of class {window.key_class}" if window.key_class >= 0 else ""
+            f", keys of class {window.key_class}" if window.key_class is not None else ""
         )
         yield f"<tr><td><code>{escape(name)}</code><br>{offsets}</td><td>{window.outcome.value}</td>"
-        yield f"<td>{window.source_count:,} / {window.target_count:,}</td><td>{escape(window.reason)}"
+        yield f"<td>{window.source_count:,} / {window.target_count:,}</td><td>{escape(window.reason or '')}"
         for difference in window.differences:
             pair = ", ".join(
-                "-" if offset < 0 else f"{offset:,}"
+                "-" if offset is None else f"{offset:,}"
                 for offset in (difference.source_offset, difference.target_offset)
             )
             digests = " / ".join(
-                text[:12] or "-" for text in (difference.source_digest, difference.target_digest)
+                "-" if text is None else text[:12]
+                for text in (difference.source_digest, difference.target_digest)
             )
             fields = f" ({', '.join(difference.fields)})" if difference.fields else ""
             key = "" if difference.key is None else f" key <code>{escape(difference.key)}</code>"

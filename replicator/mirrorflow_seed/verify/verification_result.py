@@ -21,6 +21,7 @@ VERSION: Final = 1
 # Limits of the JSON summary; the table contains all windows.
 NOT_EQUAL_MAX: Final = 100
 NOTES_MAX: Final = 100
+ABSENT_OFFSET: Final = -1  # in the JSON summary, of a record that a side does not have
 # Returned by all tasks together, some 500 bytes each with ten differences, and up to 2,300 with their keys; a task returns
 # at least the minimum.
 NOT_EQUAL_RETURNED_MAX: Final = 200_000
@@ -40,7 +41,7 @@ class WindowSegment(NamedTuple):
     partition: int
     begin: int
     end: int
-    key_class: int  # -1 without
+    key_class: int | None  # of a compacted topic
     outcome: WindowOutcome
     windows: int
     records: int  # of the source
@@ -75,7 +76,7 @@ def _continues(last: WindowSegment, added: WindowSegment) -> bool:
         last.end == added.begin
         and (last.topic, last.partition) == (added.topic, added.partition)
         and last.outcome is added.outcome
-        and last.key_class == added.key_class == -1
+        and last.key_class is added.key_class is None
     )
 
 
@@ -124,7 +125,7 @@ def not_equal_max(tasks: int) -> int:
 
 
 def _order_of(window: WindowResult) -> tuple[str, int, int, int, int]:
-    return window.topic, window.partition, window.from_offset, window.to_offset, window.key_class
+    return window.topic, window.partition, window.from_offset, window.to_offset, window.key_class or 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,7 @@ class VerifyTaskResult:
     """The windows of a task and their cost, without payload."""
 
     windows: WindowSummary
-    part: str = ""  # the file of the table that has the windows; "": the task wrote none
+    part: str | None = None  # the file of the table that has the windows, if the task has written it
     unwritten: bytes = (
         b""  # packed, the windows that the driver writes, because the task does not reach its folder
     )
@@ -316,19 +317,23 @@ def _window(window: WindowResult, *, has_keys: bool) -> dict[str, Any]:
         "targetTopic": window.target_topic,
         "fromOffset": window.from_offset,
         "toOffset": window.to_offset,
-        "keyClass": None if window.key_class < 0 else window.key_class,
+        "keyClass": window.key_class,
         "outcome": window.outcome.value,
         "sourceRecords": window.source_count,
         "targetRecords": window.target_count,
         "differing": window.differing,
-        "reason": window.reason,
+        "reason": window.reason or "",
         "first": [
             {
                 "kind": difference.kind.value,
-                "sourceOffset": difference.source_offset,
-                "targetOffset": difference.target_offset,
-                "sourceDigest": difference.source_digest,
-                "targetDigest": difference.target_digest,
+                "sourceOffset": ABSENT_OFFSET
+                if difference.source_offset is None
+                else difference.source_offset,
+                "targetOffset": ABSENT_OFFSET
+                if difference.target_offset is None
+                else difference.target_offset,
+                "sourceDigest": difference.source_digest or "",
+                "targetDigest": difference.target_digest or "",
                 "fields": list(difference.fields),
                 "key": difference.key if has_keys else None,
             }

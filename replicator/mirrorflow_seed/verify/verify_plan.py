@@ -186,7 +186,7 @@ async def partition_layouts(
             timestamps=plan_settings.timestamps and partition.topic not in policies.stamping,
             open_transaction=OPEN_TRANSACTION.format(open_on_target[target_partition])
             if target_partition in open_on_target
-            else "",
+            else None,
             deleted_before_ms=policies.deleted_before_ms.get(partition.topic),
             log_bytes=max(source_bytes.get(partition, 0), target_bytes.get(target_partition, 0)) or None,
         )

@@ -20,13 +20,13 @@ class VerifyProgress:
     def __init__(self, publish: Callable[[VerifyReport], None] = lambda _: None) -> None:
         # Unguessable, so that only tasks of this job can post
         self.path = f"/task-reports/{secrets.token_hex(16)}"
-        self.url = ""  # where tasks post
+        self.url: str | None = None  # where tasks post
         self.publish = publish
         self._first = VerifyReport(run_id="")
-        self._counts: dict[int, Counter[str]] = {}
+        self._counts: dict[str, Counter[str]] = {}
         self._total: Counter[str] = Counter()
 
-    def connect(self, url: str, publish: Callable[[VerifyReport], None]) -> None:
+    def connect(self, url: str | None, publish: Callable[[VerifyReport], None]) -> None:
         """Has tasks post to *url*, and reports go to *publish*."""
         self.url, self.publish = url, publish
 
@@ -39,7 +39,7 @@ class VerifyProgress:
         """Stores the counts of one task. Raises ValueError, KeyError, TypeError or AttributeError if *body* is not that."""
         message = json.loads(body)
         counts = {str(name): int(count) for name, count in message["counts"].items()}
-        group = int(message["group"])
+        group = str(message["group"])
         self._total.subtract(self._counts.get(group, {}))
         self._total.update(counts)
         self._counts[group] = Counter(counts)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from mirrorflow_core.reports import known_number
 from mirrorflow_seed.errors import FileSystemError, SparkMissingError
 from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify.offset_windows import WindowOutcome, WindowResult
@@ -75,8 +74,8 @@ class WindowTable:
         """Writes the marker by which tasks recognize the folder. Raises FileSystemError."""
         StorageFolder(self.address).write(self._marker, self.token.encode())
 
-    def write_in_task(self, windows: Iterable[WindowResult], name: str) -> str:
-        """Writes the windows of an attempt of a task, and returns the file's path; "" if this process does not reach the folder.
+    def write_in_task(self, windows: Iterable[WindowResult], name: str) -> str | None:
+        """Writes the windows of an attempt of a task, and returns the file's path; None if this process does not reach the folder.
 
         Raises FileSystemError.
         """
@@ -86,7 +85,7 @@ class WindowTable:
             if folder.read(self._marker) != self.token.encode():
                 folder = None
         if folder is None:
-            return ""
+            return None
         # Unique, because an attempt that Spark has given up may still write.
         return self._write(folder, windows, f"{name}-{secrets.token_hex(4)}")
 
@@ -140,27 +139,27 @@ def row(run_id: str, flow: str, window: WindowResult) -> dict[str, Any]:
         "target_topic": window.target_topic,
         "from_offset": window.from_offset,
         "to_offset": window.to_offset,
-        "target_from_offset": known_number(window.target_from_offset),
-        "target_to_offset": known_number(window.target_to_offset),
+        "target_from_offset": window.target_from_offset,
+        "target_to_offset": window.target_to_offset,
         "source_count": window.source_count,
         "target_count": window.target_count,
         "source_sum": window.source_sum,
         "target_sum": window.target_sum,
-        "source_chain": window.source_chain or None,
-        "target_chain": window.target_chain or None,
+        "source_chain": window.source_chain,
+        "target_chain": window.target_chain,
         "digested_count": window.digested,
         "ordered_equal": window.ordered_equal,
         "outcome": window.outcome.value,
         "differing_count": window.differing,
-        "key_class": known_number(window.key_class),
-        "reason": window.reason or None,
+        "key_class": window.key_class,
+        "reason": window.reason,
         "differences": [
             {
                 "kind": difference.kind.value,
-                "source_offset": known_number(difference.source_offset),
-                "target_offset": known_number(difference.target_offset),
-                "source_digest": difference.source_digest or None,
-                "target_digest": difference.target_digest or None,
+                "source_offset": difference.source_offset,
+                "target_offset": difference.target_offset,
+                "source_digest": difference.source_digest,
+                "target_digest": difference.target_digest,
                 "fields": list(difference.fields),
                 "key": difference.key,
             }

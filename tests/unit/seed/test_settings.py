@@ -15,7 +15,7 @@ def test_the_defaults_leave_the_master_to_spark():
     job = job_of({})
 
     assert (job.master, job.bytes_per_second, job.accept_foreign, job.sample) == (
-        "",
+        None,
         None,
         False,
         1.0,
@@ -55,7 +55,7 @@ def test_keys_are_not_kept_without_a_folder_for_the_result():
         job_of({"output.keys": "true"})
     with pytest.raises(JobSettingError, match=r"output\.keys"):
         job_of({"output.keys": "true", "output": ""})
-    assert job_of({"output.keys": "false"}).output == ""
+    assert job_of({"output.keys": "false"}).output is None
     assert job_of({"output.keys": "true", "output": "/r"}).output == "/r"
 
 

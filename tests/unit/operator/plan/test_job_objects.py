@@ -159,6 +159,7 @@ def test_the_job_accepts_the_files_of_its_config_map(name: str, tmp_path: Path) 
         job_settings = load_job(str(job), {})
 
         assert flow.spec.source.alias == settings.source_alias
+        assert job_settings.master is not None
         assert job_settings.master.startswith("k8s://")
         assert job_settings.extra["spark.kubernetes.container.image"].startswith(
             ("registry.example/mirrorflow-seed:", "mirrorflow/seed:")

@@ -1,5 +1,6 @@
 """Tests where a task of an export writes a file: its place has the times of its records, which are known at its end."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -69,5 +70,12 @@ def test_a_range_without_records_has_no_file(tmp_path: Path) -> None:
     part = ExportRange(index=0, topic="orders", partition=0, start=0, end=4, size_bytes=1)
     target = ExportTarget(address="", archive_id="a", plan_id="abc", results="r", file_bytes_max=1)
 
-    assert write_file(Reader(), iter(()), part, folder, target, "t").path == ""
+    assert write_file(Reader(), iter(()), part, folder, target, "t").path is None
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", ["", None], ids=["of an earlier release", "of this one"])
+def test_a_stored_result_without_records_has_no_path(path: str | None) -> None:
+    stored = json.dumps({**json.loads(Reader().cut().encode()), "path": path})
+
+    assert ExportedFile.decode(stored.encode()) == Reader().cut()

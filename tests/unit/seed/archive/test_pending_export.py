@@ -129,7 +129,11 @@ def test_results_with_missing_or_different_files_are_ignored(tmp_path: Path) -> 
     for number, result in enumerate(results):
         folder.write(f"{plan.results}/{number}.json", result.encode())
     folder.write(f"{plan.results}/cut.json", results[0].encode()[:-9])
-    present = {results[0].path: 1, place_of(plan.ranges[1], results[1]): 1, results[2].path: 2}
+    present = {
+        str(results[0].path): 1,
+        place_of(plan.ranges[1], results[1]): 1,
+        str(results[2].path): 2,
+    }
 
     exported_ranges = pending.exported(plan, present)
 

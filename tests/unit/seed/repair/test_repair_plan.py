@@ -40,7 +40,10 @@ MISSING, EXTRA, CHANGED, MOVED = (
 
 
 def window(
-    begin: int, *runs: DifferenceRun, outcome: WindowOutcome = WindowOutcome.DIFFERENT, reason: str = ""
+    begin: int,
+    *runs: DifferenceRun,
+    outcome: WindowOutcome = WindowOutcome.DIFFERENT,
+    reason: str | None = None,
 ) -> WindowResult:
     return WindowResult(
         topic="orders",

@@ -30,7 +30,7 @@ def test_an_attempt_whose_node_reaches_no_broker_ends(monkeypatch: pytest.Monkey
     monkeypatch.setattr(seed_task_attempt, "START_S", 0.1)
     seed_range = SeedRange(index=0, topic="a", partition=0, start=0, end=10, bytes=10)
     files = FlowFiles(worker="", source="")
-    wave = WaveSettings(files=files, group="job", initial=True, seconds=0.1, url="")
+    wave = WaveSettings(files=files, group="job", initial=True, seconds=0.1, url=None)
     seed_task = SeedTask(ranges=(seed_range,), yields=yields)
 
     result = asyncio.run(SeedTaskAttempt(seed_task, wave, settings(), connect=refuse).run())
@@ -38,7 +38,7 @@ def test_an_attempt_whose_node_reaches_no_broker_ends(monkeypatch: pytest.Monkey
     assert [partition_result.outcome for partition_result in result.partition_results] == [
         PartitionOutcome.UNFINISHED
     ]
-    assert "no route" in result.partition_results[0].message
+    assert "no route" in (result.partition_results[0].message or "")
 
 
 def test_an_attempt_that_does_not_yield_keeps_its_slot_while_any_of_its_ranges_grows():

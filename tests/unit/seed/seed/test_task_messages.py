@@ -56,7 +56,7 @@ def test_a_seed_without_a_listener_for_tasks_has_no_progress():
     finally:
         status_server.close()
 
-    assert url == ""
+    assert url is None
     assert send_report(url, SeedTaskReport(attempt="a")) is False
 
 

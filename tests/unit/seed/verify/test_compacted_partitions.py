@@ -42,8 +42,8 @@ def compare(
     can_expire: bool = False,
     classes: int = 1,
     parts: int = 1,
-    problem: str = "",
-    open_transaction: str = "",
+    problem: str | None = None,
+    open_transaction: str | None = None,
     rewritten: Sequence[bytes] = (),
 ) -> list[WindowResult]:
     """Compares like the tasks of a job: each part of a log makes rows, which Spark sorts.
@@ -74,7 +74,7 @@ def compare(
         if records:
             combiner.add(batch_of(list(records)))
         rows += combiner.take()
-        of_target = problem if part.side == "target" else ""
+        of_target = problem if part.side == "target" else None
         rows += report_rows(part, bytes_read=10, seconds=1.0, problem=of_target)
     rows.sort(key=lambda row: (row.number, row.key_class, row.key, row.side, row.offset))
     comparisons = list(compare_key_rows(rows, [verify_range]))
@@ -214,7 +214,7 @@ def test_only_keys_that_would_be_reported_are_looked_up() -> None:
     """Not those that are behind, may have expired, or lie after all that is known to be copied."""
 
     def looked_up(
-        *, copied_before: int | None = 4, can_expire: bool = False, problem: str = ""
+        *, copied_before: int | None = 4, can_expire: bool = False, problem: str | None = None
     ) -> set[bytes]:
         verify_range = VerifyRange(
             topic="t",
@@ -293,4 +293,4 @@ def test_a_lookup_ends_with_a_short_round_or_leaves_keys_undecided(
     asyncio.run(lookup.run())
 
     assert [("t", END + 10 * number, END + 10 * number + 10) for number in range(rounds)] == read
-    assert ("" if rounds == 1 else GROWS_TOO_FAST) == lookup.problem
+    assert (None if rounds == 1 else GROWS_TOO_FAST) == lookup.problem

@@ -79,7 +79,7 @@ def test_permanent_error_leaves_the_range_undecided(
 
     assert ("undecided", True) == (
         window.outcome.value,
-        "OUT_OF_ORDER_SEQUENCE_NUMBER" in window.reason,
+        "OUT_OF_ORDER_SEQUENCE_NUMBER" in (window.reason or ""),
     )
 
 
@@ -121,7 +121,7 @@ def read_again_except_first(monkeypatch: pytest.MonkeyPatch, error: Exception) -
     use_reader(monkeypatch, PartlyFailingReader)
 
 
-def details(differences: Sequence[Difference]) -> list[tuple[int, str | None, tuple[str, ...]]]:
+def details(differences: Sequence[Difference]) -> list[tuple[int | None, str | None, tuple[str, ...]]]:
     return [(difference.source_offset, difference.key, difference.fields) for difference in differences]
 
 
