@@ -1,17 +1,20 @@
-"""A topic exported to Parquet and restored from it by Spark on `local[2]`: MB of records a second, without Spark's start.
+"""A topic exported to Parquet and restored from it by Spark on `local[2]`: throughput and CPU, without Spark's start.
 
-Two upper bounds are measured with it: reading the same ranges without writing, and the seed's copy of the same records between
-the same brokers. Brokers share the cores.
+Beside them, in the same session: reading the same ranges without writing, the seed's copy of the same records between the
+same brokers, and a plain Spark job that reads with Spark's own Kafka source and writes Parquet. Brokers share the cores;
+their CPU is not counted.
 """
 
 import asyncio
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from benchmarks import copiers
+from benchmarks import copiers, spark_kafka_source
 from benchmarks.arena import Arena
 from benchmarks.cases import Case, Extent
 from benchmarks.results import Result
@@ -21,7 +24,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.errors import SeedError
 from mirrorflow_seed.settings import FlowFiles, job_of
-from tests.harness.kafka.processes import HarnessError
+from tests.harness.kafka.processes import HarnessError, cpu_s
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,64 +32,134 @@ if TYPE_CHECKING:
     from mirrorflow_seed.archive.export_plan import ExportRange
 
 PARTITIONS = 8
-RECORD_BYTES = 1000
 CORES = 2
-WARM_ROWS = 50_000
-RATE = "MB/s"
-TOPIC = "archive"
+WARM_ROWS, WARM_RECORDS = 50_000, 20_000
+RATE, CPU = "MB/s", "CPU-us/record"
+EXPORTED, RESTORED, COMPARED = "exported", "restored, not compared", "compared by verify --archive"
+READ = "read and thrown away"
+SPARK_SOURCE = "Spark's Kafka source into Parquet"
+SPARK_SOURCE_ZSTD = f"{SPARK_SOURCE}, zstd"  # the codec of an export; Spark's default is snappy
 
 
-def archiving(arena: Arena, extent: Extent) -> Result:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordKind:
+    """Records of *size_bytes*, how many of them, and the limits of CPU microseconds for each of them."""
+
+    size_bytes: int
+    records: int
+    quick_records: int
+    export_us: float
+    restore_us: float
+
+
+KINDS = {
+    "archive": RecordKind(
+        size_bytes=1_000, records=2_000_000, quick_records=200_000, export_us=20.0, restore_us=25.0
+    ),
+    "archive-small": RecordKind(
+        size_bytes=100, records=4_000_000, quick_records=400_000, export_us=10.0, restore_us=15.0
+    ),
+}
+
+
+def archiving(name: str, arena: Arena, extent: Extent) -> Result:
     from mirrorflow_seed.spark_session import spark_session  # noqa: PLC0415 pyspark is not needed for the other cases
 
-    records = extent.of(2_000_000, 200_000)
+    kind = KINDS[name]
+    records = extent.of(kind.records, kind.quick_records)
     result = Result(
-        name="archive",
-        title="an archive: exported to Parquet, restored, compared",
-        setting=f"{records:,} records of {RECORD_BYTES} bytes in {PARTITIONS} partitions, uncompressed; Spark's local[{CORES}];"
-        " MB of records a second, each job with its survey, Spark's start excluded. A comparison reads both sides and counts once.",
+        name=name,
+        title=f"an archive of records of {kind.size_bytes} bytes: exported to Parquet, restored, compared",
+        setting=f"{records:,} records of {kind.size_bytes} bytes in {PARTITIONS} partitions, uncompressed; Spark's local[{CORES}];"
+        " each job with its survey, Spark's start excluded. A comparison reads both sides and counts once. CPU is that of driver, JVM"
+        f" and tasks. Spark's Kafka source is spark-sql-kafka {spark_kafka_source.RELEASE}.",
     )
-    arena.load(TOPIC, records, partitions=PARTITIONS, size_bytes=RECORD_BYTES)
-    master = {"master": f"local[{CORES}]"}
-    with spark_session(job_of(master), "benchmark", light=False) as spark:
-        _warm(spark)
-        for _ in range(extent.repeat):
-            _once(arena, result, spark, records)
-    result.demand_ratio(
-        "an export against reading alone", RATE, "exported", "read and thrown away", sense=">=", limit=0.1
-    )
+    arena.load(name, records, partitions=PARTITIONS, size_bytes=kind.size_bytes)
+    arena.load(f"{name}-warm", WARM_RECORDS, partitions=PARTITIONS, size_bytes=kind.size_bytes)
+    job = {"master": f"local[{CORES}]", "spark.jars": ",".join(map(str, spark_kafka_source.jars()))}
+    with spark_session(job_of(job), "benchmark", light=False) as spark:
+        _warm(spark, kind.size_bytes)
+        _Turn(arena, _new_result(), spark, f"{name}-warm", WARM_RECORDS, kind.size_bytes).run(0)
+        for turn in range(extent.repeat):
+            _Turn(arena, result, spark, name, records, kind.size_bytes).run(turn)
+    result.demand_ratio("an export against reading alone", RATE, EXPORTED, READ, sense=">=", limit=0.1)
+    for peer in (SPARK_SOURCE, SPARK_SOURCE_ZSTD):
+        result.demand_ratio(f"an export against {peer}", RATE, EXPORTED, peer, sense=">=", limit=1)
+        result.demand_ratio(f"CPU of an export against {peer}", CPU, EXPORTED, peer, sense="<=", limit=1)
+    for what, limit in ((EXPORTED, kind.export_us), (RESTORED, kind.restore_us), (COMPARED, kind.restore_us)):
+        result.demand(what, CPU, what, sense="<=", limit=limit, unit="CPU-us/record")
     return result
 
 
-def _once(arena: Arena, result: Result, spark: "SparkSession", records: int) -> None:
-    from mirrorflow_seed.archive import archive_verification, export_driver, restore_driver  # noqa: PLC0415 pyspark is not needed
-    from mirrorflow_seed.seed import seed_driver  # noqa: PLC0415 for the other cases
-
-    files = _files(arena.flow(TOPIC, records=records))
-
-    def add(name: str, work: Callable[[], int], **more: float) -> None:
-        result.add(name, **{RATE: records * RECORD_BYTES / 1e6 / _seconds(work), **more})
-
-    add("read and thrown away", lambda: _read(spark, files))
-    with tempfile.TemporaryDirectory(prefix="mirrorflow-archive-") as folder:
-        job = job_of({"archive": f"{folder}/of"})
-        bare = job_of({"archive": f"{folder}/of", "archive.compare": "false"})
-        add("exported", lambda: export_driver.run(files, job, spark=spark))
-        size = sum(file.stat().st_size for file in Path(folder).rglob("*.parquet"))
-        result.notes.append(f"The archive has {size / 1e6:,.0f} MB.")
-        add("restored, not compared", lambda: restore_driver.run(files, bare, spark=spark))
-        add("compared by verify --archive", lambda: archive_verification.run(files, job, spark=spark))
-    arena.sweep()
-    seeded = _files(arena.flow(TOPIC, records=records))
-    add("seeded", lambda: seed_driver.run(seeded, job_of({}), spark=spark))
-    arena.sweep()
+def _new_result() -> Result:
+    return Result(name="warm-up", title="not measured", setting="")
 
 
-def _warm(spark: "SparkSession") -> None:
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """All jobs once."""
+
+    arena: Arena
+    result: Result
+    spark: "SparkSession"
+    topic: str
+    records: int
+    record_bytes: int
+
+    def run(self, turn: int) -> None:
+        from mirrorflow_seed.archive import archive_verification, export_driver, restore_driver  # noqa: PLC0415 pyspark is not needed
+        from mirrorflow_seed.seed import seed_driver  # noqa: PLC0415 for the other cases
+
+        flow = self.arena.flow(self.topic, records=self.records)
+        files = _files(flow)
+        self._add(READ, lambda: _read(self.spark, files))
+        with tempfile.TemporaryDirectory(prefix="mirrorflow-archive-") as folder:
+            job = job_of({"archive": f"{folder}/of"})
+            bare = job_of({"archive": f"{folder}/of", "archive.compare": "false"})
+            source = partial(spark_kafka_source.export, self.spark, flow.source_bootstrap, self.topic)
+            exports: list[tuple[str, Callable[[], int]]] = [
+                (EXPORTED, lambda: export_driver.run(files, job, spark=self.spark)),
+                (SPARK_SOURCE, lambda: source(f"{folder}/snappy")),
+                (SPARK_SOURCE_ZSTD, lambda: source(f"{folder}/zstd", codec="zstd")),
+            ]
+            first = turn % len(exports)
+            for name, work in (*exports[first:], *exports[:first]):
+                self._add(name, work)
+            sizes = {name: _size_bytes(Path(folder) / name) for name in ("of", "snappy", "zstd")}
+            self.result.notes.append(
+                f"The archive has {sizes['of'] / 1e6:,.0f} MB, the files of Spark's source {sizes['snappy'] / 1e6:,.0f} MB, with zstd"
+                f" {sizes['zstd'] / 1e6:,.0f} MB."
+            )
+            self._add(RESTORED, lambda: restore_driver.run(files, bare, spark=self.spark))
+            self._add(COMPARED, lambda: archive_verification.run(files, job, spark=self.spark))
+        self.arena.sweep()
+        seeded = _files(self.arena.flow(self.topic, records=self.records))
+        self._add("seeded", lambda: seed_driver.run(seeded, job_of({}), spark=self.spark))
+        self.arena.sweep()
+
+    def _add(self, name: str, work: Callable[[], int]) -> None:
+        cpu_began_s = _cpu_s(self.spark)
+        seconds = _seconds(work)
+        used_s = _cpu_s(self.spark) - cpu_began_s
+        rate = self.records * self.record_bytes / 1e6 / seconds
+        self.result.add(name, **{RATE: rate, CPU: used_s / self.records * 1e6})
+
+
+def _cpu_s(spark: "SparkSession") -> float:
+    """Returns the CPU seconds of this process, of Spark's JVM and of its Python tasks; brokers are other children."""
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 PySpark has no other way to the id of its JVM
+    return time.process_time() + cpu_s(int(jvm.java.lang.ProcessHandle.current().pid()))
+
+
+def _size_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*.parquet"))
+
+
+def _warm(spark: "SparkSession", record_bytes: int) -> None:
     """Starts workers, and loads what DataFrames and Parquet need in the JVM, which takes 13 core-seconds."""
     with tempfile.TemporaryDirectory(prefix="mirrorflow-archive-") as folder:
         rows = spark.sparkContext.parallelize(range(WARM_ROWS), CORES).map(
-            lambda number: (number, bytes(RECORD_BYTES))
+            lambda number: (number, bytes(record_bytes))
         )
         address = f"file://{folder}/of"
         spark.createDataFrame(rows, "offset BIGINT, value BINARY").write.parquet(address)
@@ -155,4 +228,4 @@ class _Reading:
         return reader.bytes_read
 
 
-CASES: dict[str, Case] = {"archive": archiving}
+CASES: dict[str, Case] = {name: partial(archiving, name) for name in KINDS}
