@@ -1,7 +1,7 @@
-"""4 GB in 16 partitions, seeded by Spark tasks on this machine's cores, compared with the connector and MM2.
+"""A backlog seeded by Spark tasks on this machine's cores, compared with the connector and MM2.
 
-Throughput counts from the first record on the target to the last, so that it excludes starts, whose cost is noted
-separately.
+4 GB in 16 partitions with large batches, or small records in single-record batches (`seed-small-batches`). Throughput counts
+from the first record on the target to the last, so that it excludes starts, whose cost is noted separately.
 """
 
 import subprocess
@@ -12,13 +12,14 @@ from functools import partial
 from benchmarks import copiers
 from benchmarks.arena import Arena
 from benchmarks.cases import Case, Extent
-from benchmarks.race import THROUGHPUT, race
+from benchmarks.race import CPU, THROUGHPUT, race
 from benchmarks.results import Result
 
 PARTITIONS = 16
 RECORD_BYTES = 1000
 BATCH_BYTES = 65_536
 CORES = 2
+SMALL_RECORD_BYTES = 200  # as in the case small-batches
 EMPTY_TASKS = 200
 ONE_SLOT = f"{copiers.SEED}, 1 slot"
 # Leaders forget a producer id before this age, so such records are written in transactions.
@@ -93,6 +94,45 @@ def _seed(age: str, arena: Arena, extent: Extent) -> Result:
     return result
 
 
+def _small_batches(arena: Arena, extent: Extent) -> Result:
+    records = extent.of(4_000_000, 400_000)
+    result = Result(
+        name="seed-small-batches",
+        title="a bulk seed by Spark, single-record batches",
+        setting=f"{records:,} records of {SMALL_RECORD_BYTES} bytes, each in its own batch, {PARTITIONS} partitions, uncompressed. The"
+        " seed has as many task slots as the connector has tasks.",
+    )
+    arena.load(
+        "seed-small",
+        records,
+        partitions=PARTITIONS,
+        size_bytes=SMALL_RECORD_BYTES,
+        single_record_batches=True,
+    )
+    one_task, tasks = "MirrorFlow, 1 task", f"MirrorFlow, {CORES} tasks"
+    race(
+        arena,
+        result,
+        [
+            copiers.seed(cores=CORES),
+            copiers.mirrorflow(tasks=CORES, name=tasks),
+            copiers.seed(cores=1, name=ONE_SLOT),
+            copiers.mirrorflow(name=one_task),
+        ],
+        "seed-small",
+        partitions=PARTITIONS,
+        records=records,
+        record_bytes=SMALL_RECORD_BYTES,
+        repeat=extent.repeat,
+        budget_s=180.0,
+    )
+    for slots, connector in ((copiers.SEED, tasks), (ONE_SLOT, one_task)):
+        result.demand_ratio(
+            f"CPU per GB, {slots} against {connector}", CPU, slots, connector, sense="<=", limit=1.15
+        )
+    return result
+
+
 def _machinery() -> str:
     """Measures Spark's own cost: the start of a session, and an empty task."""
     finished = subprocess.run(
@@ -102,4 +142,7 @@ def _machinery() -> str:
     return f"Spark's own machinery: {start_s:.1f} s until a session is there, {task_s * 1000:.0f} ms of a core for a task that does nothing."
 
 
-CASES: dict[str, Case] = {f"seed-{age}": partial(_seed, age) for age in ("fresh", "old")}
+CASES: dict[str, Case] = {
+    **{f"seed-{age}": partial(_seed, age) for age in ("fresh", "old")},
+    "seed-small-batches": _small_batches,
+}
