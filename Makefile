@@ -10,6 +10,7 @@ SITE := $(VENV)/.site
 RELEASE := $(VENV)/.release
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --retries 3 --constraint constraints.txt
 OBJECT_STORE := .cache/object-store/.ready
+CONNECT := .cache/spark-connect/.ready
 KAFKA := .cache/kafka/.ready-4.3.1
 KAFKA_OTHERS := $(addprefix .cache/kafka/.ready-,2.8.2 3.4.1 3.9.1 4.4.0)
 CONFORMANCE := .cache/conformance/.ready
@@ -56,6 +57,12 @@ $(OBJECT_STORE): tests/harness/object_store/requirements.txt
 	@.cache/object-store/venv/bin/pip install --quiet --disable-pip-version-check --retries 3 --requirement $<
 	@touch $@
 
+# What only clients of Spark Connect need; classic sessions are tested without pandas.
+$(CONNECT): tests/harness/spark/connect_client.txt $(SPARK)
+	@echo "Installing the client of Spark Connect into .cache/spark-connect (about 150 MB) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check --retries 3 --upgrade --target .cache/spark-connect/packages --requirement $<
+	@touch $@
+
 $(SITE): $(READY)
 	@$(PIP) --editable '.[docs]'
 	@touch $@
@@ -71,7 +78,7 @@ $(KAFKA) $(KAFKA_OTHERS): .cache/kafka/.ready-%: tests/harness/kafka/pom.xml tes
 $(CONFORMANCE): $(KAFKA) $(wildcard tests/conformance/pom*.xml) tests/conformance/setup.sh $(shell find tests/conformance/java -type f)
 	@tests/conformance/setup.sh
 
-setup: $(READY) $(SPARK) $(KAFKA) $(KAFKA_OTHERS) $(OBJECT_STORE) $(CONFORMANCE)  ## install everything that the other commands need
+setup: $(READY) $(SPARK) $(KAFKA) $(KAFKA_OTHERS) $(OBJECT_STORE) $(CONNECT) $(CONFORMANCE)  ## install everything that the other commands need
 	@$(KUBERNETES) $(NODE) || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
 
 check: $(READY)  ## lint, types, layers, tidiness, unit tests; about a minute on two cores
@@ -103,7 +110,7 @@ test-faults: $(READY) $(SPARK) $(KAFKA)  ## kills, freezes, lost leaders, full d
 test-java: $(READY) $(SPARK) $(KAFKA) $(KAFKA_OTHERS) $(CONFORMANCE)  ## beside Java MirrorMaker 2 and Connect, and on Kafka 2.8, 3.4, 3.9 and 4.4
 	$(PYTEST) -m '$(SELECT_java)' tests/integration
 
-test-spark: $(READY) $(SPARK) $(KAFKA) $(OBJECT_STORE)  ## seeds, verification and archives
+test-spark: $(READY) $(SPARK) $(KAFKA) $(OBJECT_STORE) $(CONNECT)  ## seeds, verification and archives
 	$(PYTEST) -m '$(SELECT_spark)' tests/integration
 
 # A node needs root and packages; it is left out, and its tests say so, unless REQUIRE_CLUSTER=1.

@@ -59,9 +59,7 @@ class SparkCluster:
 
     def __exit__(self, *_: object) -> None:
         for child in self._children:
-            for pid in family(child.pid):
-                _kill(pid)
-            child.kill()
+            end(child)
         for namespace in self._namespaces:
             _ip(f"netns del {namespace}")
 
@@ -110,6 +108,13 @@ class SparkCluster:
         }
         log = self.folder / f"{name}.log"
         self._children.append(start(name, [*within, *command, *arguments], log=log, environment=environment))
+
+
+def end(child: Child) -> None:
+    """Kills *child* and its descendants: a JVM, and the Python tasks that it has started."""
+    for pid in family(child.pid):
+        _kill(pid)
+    child.kill()
 
 
 def _ip(arguments: str) -> None:
