@@ -54,7 +54,7 @@ class RecordKind:
 
 KINDS = {
     "archive": RecordKind(
-        size_bytes=1_000, records=2_000_000, quick_records=200_000, export_us=20.0, restore_us=25.0
+        size_bytes=1_000, records=2_000_000, quick_records=400_000, export_us=20.0, restore_us=25.0
     ),
     "archive-small": RecordKind(
         size_bytes=100, records=4_000_000, quick_records=400_000, export_us=10.0, restore_us=15.0

@@ -95,7 +95,7 @@ def _seed(age: str, arena: Arena, extent: Extent) -> Result:
 
 
 def _small_batches(arena: Arena, extent: Extent) -> Result:
-    records = extent.of(4_000_000, 400_000)
+    records = extent.of(4_000_000, 1_000_000)
     result = Result(
         name="seed-small-batches",
         title="a bulk seed by Spark, single-record batches",
