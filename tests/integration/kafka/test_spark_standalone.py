@@ -1,8 +1,10 @@
 """Jobs that `spark-submit` starts on a standalone Spark cluster, whose workers and driver have separate /tmp folders."""
 
+import itertools
 import json
 import os
 import tempfile
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,8 +25,15 @@ pytestmark = [pytest.mark.skipif(os.getuid() != 0, reason="namespaces need root"
 
 ROOT = Path(__file__).parents[3]
 RECORDS = 4_000
+WORKERS, CORES = 2, 4
 # Two executor JVMs and one that schedules.
 LIGHT = ("spark.executor.memory=512m", "spark.ui.showConsoleProgress=false")
+ONE_CORE_EACH = (*LIGHT, f"spark.cores.max={WORKERS}")
+# The driver counts the slots before all executors have registered.
+ALL_CORES = (*LIGHT, f"spark.cores.max={WORKERS * CORES}", f"spark.default.parallelism={WORKERS * CORES}")
+RATE = 2_000_000
+# Records of 1 kB in each partition: one has more than half of all.
+SIZES = (36_000, 6_000, *[3_000] * 6)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +57,8 @@ def flow(clusters: tuple[KafkaCluster, KafkaCluster], tmp_path: Path) -> Flow:
 @pytest.fixture(scope="module")
 def spark_cluster(network: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:  # noqa: ARG001
     folder = tmp_path_factory.mktemp("spark")
-    with SparkCluster(folder=folder, spark_home=Path(pyspark.__file__).parent) as cluster:
+    home = Path(pyspark.__file__).parent
+    with SparkCluster(folder=folder, spark_home=home, workers=WORKERS, cores=CORES) as cluster:
         yield cluster
 
 
@@ -73,7 +83,7 @@ def submit(
             child: Child = spark_cluster.submit(
                 [command, "--worker", files.worker, "--source", files.source, *sets],
                 log=tmp_path / f"{command}.log",
-                conf=LIGHT,
+                conf=ONE_CORE_EACH,
             )
         finally:
             del os.environ["TERMINATION_MESSAGE"]
@@ -126,6 +136,51 @@ def test_archive_is_written_and_restored_by_workers_that_share_its_folder(
     flow.assert_exact(topic)
 
 
+@pytest.mark.timing
+def test_eight_remote_tasks_keep_the_rate_of_the_job(
+    spark_cluster: SparkCluster,
+    flow: Flow,
+    unique_topic: Callable[[], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    topic = flow.source.create_topic(unique_topic(), partitions=len(SIZES))
+    for partition, records in enumerate(SIZES):
+        load(flow.source, topic, records, size_bytes=1_000, batch_bytes=65_536, partition=partition)
+    files, port = files_of(flow, topic), free_port()
+    monkeypatch.setenv("HTTP_PORT", str(port))
+    sets = (f"--set=bytes.per.second={RATE}", "--set=lag.max=0", "--set=run.id=rate")
+    child = spark_cluster.submit(
+        ["seed", "--worker", files.worker, "--source", files.source, *sets],
+        log=tmp_path / "seed.log",
+        conf=ALL_CORES,
+    )
+    seen: list[tuple[float, int]] = []
+
+    def has_ended() -> bool:
+        if report := _progress(port):
+            seen.append((time.monotonic(), report["bytes"]))
+        return not child.running
+
+    try:
+        wait_until("the seed ends", has_ended, timeout_s=400, poll_s=0.1)
+    finally:
+        child.kill()
+
+    application = next(
+        application
+        for application in spark_cluster.state()["completedapps"]
+        if application["name"] == "mirrorflow-seed-rate"
+    )
+    # Executors start one after the other, so the middle half counts, in which all tasks copy.
+    total = sum(SIZES) * 1_000
+    advanced = [later for earlier, later in itertools.pairwise(seen) if later[1] > earlier[1]]
+    middle = [(at_s, copied) for at_s, copied in advanced if total / 4 <= copied <= total * 3 / 4]
+    (first_s, first_bytes), (last_s, last_bytes) = middle[0], middle[-1]
+    assert (child.process.returncode, application["cores"]) == (0, WORKERS * CORES), child.log.read_text()
+    assert 0.9 * RATE <= (last_bytes - first_bytes) / (last_s - first_s) <= 1.1 * RATE
+
+
 def test_a_spark_cluster_without_executors_is_reported(
     network: str,  # noqa: ARG001 the address of the master
     flow: Flow,
@@ -141,11 +196,7 @@ def test_a_spark_cluster_without_executors_is_reported(
 
     def message() -> str:
         child.must_run()
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/progress", timeout=5) as response:
-                return str(json.loads(response.read())["message"])
-        except OSError:
-            return ""
+        return str(_progress(port).get("message", ""))
 
     home = Path(pyspark.__file__).parent
     with SparkCluster(folder=tmp_path, spark_home=home, workers=0) as empty:
@@ -155,3 +206,13 @@ def test_a_spark_cluster_without_executors_is_reported(
             wait_until("the reason is reported", lambda: NO_TASK == message(), timeout_s=200)
         finally:
             child.kill()
+
+
+def _progress(port: int) -> dict[str, Any]:
+    """Returns the last report that a driver serves; empty where it does not serve one yet or any more."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/progress", timeout=5) as response:
+            report: dict[str, Any] = json.loads(response.read())
+    except OSError:
+        return {}
+    return report
