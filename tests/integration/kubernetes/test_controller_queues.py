@@ -36,6 +36,8 @@ def test_kueue_alone_suspends_and_resumes_a_job_in_its_queue(flows: Kubectl):
     assert jobs(flows)[0]["spec"]["suspend"] is True
     wait_until("the suspended Job has no driver", lambda: drivers(flows, job) == [])
 
+    wait_until("the Job is suspended", lambda: _is_suspended(jobs(flows)[0]))
+    _patch(flows, job, {"startTime": None}, part="status")
     _patch(flows, job, {"suspend": False, "template": {"spec": {"nodeSelector": SPOT}}})
     pod = driver(flows, job)
     wait_for_condition(flows, "Seeded", "Unknown", "Starting")
@@ -64,9 +66,16 @@ def test_a_stopped_flow_has_no_job_in_a_queue(flows: Kubectl):
     one_job(flows)
 
 
-def _patch(flows: Kubectl, job: str, spec: dict[str, Any]) -> None:
-    body = json.dumps({"spec": spec})
-    flows("patch", "job", job, "--field-manager=kueue-job-controller", "--type=merge", f"--patch={body}")
+def _patch(flows: Kubectl, job: str, fields: dict[str, Any], *, part: str = "spec") -> None:
+    """Patches the spec or the status as Kueue does, which also resets the start time before it changes the pod template."""
+    subresource = ["--subresource=status"] if part == "status" else []
+    body = json.dumps({part: fields})
+    flows("patch", "job", job, *subresource, "--field-manager=kueue", "--type=merge", f"--patch={body}")
+
+
+def _is_suspended(job: dict[str, Any]) -> bool:
+    conditions = job.get("status", {}).get("conditions") or ()
+    return any((item["type"], item["status"]) == ("Suspended", "True") for item in conditions)
 
 
 def _reconcile(flows: Kubectl, document: dict[str, Any], *, millicores: int) -> None:
