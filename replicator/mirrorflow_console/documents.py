@@ -5,7 +5,6 @@ a field of a wrong type are dropped and counted. Strings and lists are bounded, 
 """
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
@@ -494,8 +493,8 @@ def _count(value: Any) -> int:
 
 
 def _maybe_number(value: Any) -> float | None:
-    is_number = type(value) in _NUMBER and math.isfinite(value) and 0 <= value < _NUMBER_MAX
-    return float(value) if is_number else None
+    # No comparison holds for NaN. `math.isfinite` raises for an integer of 400 digits.
+    return float(value) if type(value) in _NUMBER and 0 <= value < _NUMBER_MAX else None
 
 
 def _number(value: Any) -> float:

@@ -65,6 +65,21 @@ def test_columns_are_read_like_rows():
 
 
 @pytest.mark.parametrize(
+    "value",
+    [10**400, -(10**400), float("inf"), float("nan"), 1 << 63, "7", True],
+    ids=["long", "long-negative", "infinity", "nan", "beyond-64-bits", "text", "flag"],
+)
+def test_a_figure_that_is_no_possible_number_is_zero(value):
+    """JSON has integers of any length, and one of 400 digits is too large for a float."""
+    document = table(healthy(partition(0)))
+    document["summary"].update(uptimeSeconds=value, lagSeconds=value, records=value)
+
+    figures = connector_document(document).figures
+
+    assert (figures.uptime_s, figures.lag_s, figures.records) == (0.0, None, 0)
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("topic", ["orders"]),
