@@ -8,11 +8,18 @@ import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 from zlib import crc32
 
-from mirrorflow_console.connector_client import ConnectorAddress, ConnectorClient, ConnectorRequest, Dial
+from mirrorflow_console.connector_client import (
+    KEPT_MAX,
+    ConnectorAddress,
+    ConnectorClient,
+    ConnectorRequest,
+    Dial,
+)
 from mirrorflow_console.documents import (
     OFFSETS_MAX,
     PARTITIONS_MAX,
@@ -111,7 +118,7 @@ class FlowReader:
         elif (
             known is not None
             and known.document is update.document
-            and given == flow.reading
+            and (given is flow.reading or given == flow.reading)
             and not known.offsets
         ):
             reading = known
@@ -133,7 +140,11 @@ class FlowReader:
             return _request(address, PARTITIONS_USUAL if is_due or known is not None else 0)
         # Documents of several processes are added up, for which each must be whole.
         unless = known.document.digest if len(flow.sources) == 1 else ""
-        return _request(address, PARTITIONS_USUAL if is_due else 0, unless=unless)
+        return (
+            _request(address, PARTITIONS_USUAL, unless=unless)
+            if is_due
+            else _figures_request(address, unless)
+        )
 
     def _documents(
         self, requests: Sequence[ConnectorRequest]
@@ -195,6 +206,11 @@ class FlowReader:
                 continue  # the page shows that there are none; the next poll asks again
             if rows:
                 yield addresses[index], (rows, is_truncated)
+
+
+@lru_cache(KEPT_MAX)  # the same at each poll, until the connector's digest changes
+def _figures_request(address: ConnectorAddress, digest: str) -> ConnectorRequest:
+    return _request(address, 0, unless=digest)
 
 
 def _request(address: ConnectorAddress, limit: int, *, unless: str = "") -> ConnectorRequest:

@@ -1,7 +1,9 @@
 """Renders templates: escapes everything, and knows how the console writes figures, times and levels."""
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -44,8 +46,14 @@ def environment() -> Environment:
             "breakable": _breakable,
         }
     )
-    templates.globals.update({"link": link})
+    templates.globals.update({"link": link, "glyph": _glyphs(templates)})
     return templates
+
+
+def _glyphs(templates: Environment) -> Callable[..., Markup]:
+    """Returns the macro of the glyphs. A page has hundreds of a few, so each is rendered once."""
+    macro = templates.get_template("glyphs.html").make_module().glyph  # type: ignore[attr-defined]
+    return lru_cache(maxsize=64)(macro)
 
 
 def with_code(text: str) -> Markup:
