@@ -622,6 +622,10 @@ class Output(ApiModel):
         description="Group id that can write to the volume. If absent, none is set; the platform or the "
         "volume must grant access.",
     )
+    keys: bool = Field(
+        False,
+        description="Whether results have the keys of the first records that differ. The directory of such a result is its owner's alone.",
+    )
 
 
 class Verify(SparkJob):

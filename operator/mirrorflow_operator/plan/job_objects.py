@@ -324,6 +324,8 @@ def _job_properties(run: _Run, run_id: str) -> dict[str, str]:
         properties["sample"] = job.sample
         if job.output is not None:
             properties["output"] = f"{OUTPUT_FOLDER}/{flow.metadata.name}"
+            if job.output.keys:
+                properties["output.keys"] = "true"
     if run.kind is RunKind.ARCHIVE and flow.spec.archive is not None:
         properties |= run.groups | _export_properties(flow.spec.archive)
     if run.kind is RunKind.RESTORE and flow.spec.restore is not None:

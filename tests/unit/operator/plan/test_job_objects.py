@@ -329,6 +329,15 @@ def test_only_the_driver_mounts_the_volume_for_results() -> None:
     assert "persistentVolumeClaim" not in json.dumps(_jobs("everything"))
 
 
+@pytest.mark.parametrize("keys", [True, False])
+def test_results_have_keys_of_records_only_where_the_resource_requests_them(*, keys: bool) -> None:
+    verify = {"runId": "1", "output": {"claimName": "verifications", "keys": keys}}
+    (config,) = _of_kind(_jobs("seeded-and-verified", Runs(verify=True), verify=verify), "ConfigMap")
+    properties = parse_properties(config["data"]["job.properties"])
+
+    assert properties.get("output.keys") == ("true" if keys else None)
+
+
 def test_the_spec_of_a_seed_sets_the_settings_of_its_job() -> None:
     config = next(
         item
