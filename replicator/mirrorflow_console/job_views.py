@@ -1,6 +1,5 @@
 """Turns the seeds, verifications, exports and restores of MirrorFlows, and results in files, into what a page shows. Pure."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,6 +18,8 @@ _LEVELS: Final[Mapping[str, Level]] = {
     "Failed": Level.BROKEN,
     "Lost": Level.BROKEN,
 }
+VERIFICATION_KIND: Final = "verification"
+NUMBER_MAX: Final = 1 << 63  # Kafka's offsets are signed 64-bit numbers
 WINDOWS_MAX: Final = 100  # as many as the summary has
 DIFFERENCES_MAX: Final = 20  # of one window
 FIELDS_MAX: Final = 10  # a record has key, value, timestamp and headers
@@ -53,6 +54,15 @@ class JobView:
     left_s: float | None = None
     advice: Advice | None = None
     windows: tuple["WindowRow", ...] = ()
+    namespace: str = ""  # of the flow, on Kubernetes
+
+    def without_keys(self) -> "JobView":
+        """Returns the job without the keys of records."""
+        windows = (
+            replace(window, differences=tuple(row._replace(key=None) for row in window.differences))
+            for window in self.windows
+        )
+        return replace(self, windows=tuple(windows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +196,7 @@ def _names(value: Any) -> list[str]:
 
 
 def _offset(value: Any) -> str:
-    return f"{value:,}" if type(value) is int and value >= 0 else "-"
+    return f"{value:,}" if type(value) is int and 0 <= value < NUMBER_MAX else "-"
 
 
 def job_views(readings: Iterable[FlowReading]) -> list[JobView]:
@@ -197,6 +207,30 @@ def job_views(readings: Iterable[FlowReading]) -> list[JobView]:
 def worst_jobs_first(jobs: Iterable[JobView]) -> list[JobView]:
     """Sorts jobs: those that need a person first, then those that have not ended."""
     return sorted(jobs, key=lambda job: (min(job.level, Level.WAITING), job.end != "", job.key, job.kind))
+
+
+def with_results(jobs: Iterable[JobView], results: Iterable[JobView]) -> list[JobView]:
+    """Returns *jobs* and *results*, as `worst_jobs_first` sorts them.
+
+    The result of a verification that is among *jobs* is not listed a second time: the job gets its windows.
+    """
+    given = [*results]
+    by_run = {
+        (result.namespace, result.flow, result.run_id): result
+        for result in reversed(given)
+        if result.namespace and result.run_id and result.kind == VERIFICATION_KIND
+    }
+    shown: list[JobView] = []
+    used: list[JobView] = []
+    for job in jobs:
+        run = (job.namespace, job.flow, job.run_id)
+        if job.kind == VERIFICATION_KIND and run in by_run:
+            used.append(by_run[run])
+            shown.append(replace(job, windows=by_run[run].windows))
+        else:
+            shown.append(job)
+    others = (result for result in given if not any(result is shown_result for shown_result in used))
+    return worst_jobs_first([*shown, *others])
 
 
 def _jobs(reading: FlowReading) -> Iterator[JobView]:
@@ -312,7 +346,7 @@ def _verification(reading: FlowReading, verify: Mapping[str, Any]) -> JobView:
     done = sum(counts[name] for name in _OUTCOMES)
     parts = [(name, counts[name], _OUTCOME_LEVELS[name]) for name in _OUTCOMES]
     return JobView(
-        **_run_fields(reading, verify, "verification"),
+        **_run_fields(reading, verify, VERIFICATION_KIND),
         level=Level.BROKEN if is_different else _LEVELS.get(phase, Level.UNKNOWN),
         word="differs" if is_different else phase.lower(),
         done=done,
@@ -332,6 +366,7 @@ def _run_fields(reading: FlowReading, run: Mapping[str, Any], kind: str) -> dict
     return {
         "flow": reading.name,
         "key": reading.key,
+        "namespace": reading.namespace,
         "kind": kind,
         **{field: str(run.get(name) or "") for field, name in texts.items()},
     }
@@ -342,8 +377,8 @@ def _counts(value: Any) -> Mapping[str, Any]:
 
 
 def _number(value: Any) -> float:
-    return value if type(value) in {int, float} and 0 <= value < math.inf else 0
+    return value if type(value) in {int, float} and 0 <= value < NUMBER_MAX else 0
 
 
 def _int(value: Any) -> int:
-    return value if type(value) is int and value >= 0 else 0
+    return value if type(value) is int and 0 <= value < NUMBER_MAX else 0

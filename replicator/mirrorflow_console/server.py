@@ -27,8 +27,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mirrorflow_console.gate import Gate, OpenGate, Visitor
 from mirrorflow_console.history import History
 from mirrorflow_console.internal_topics import InternalTopics, records_page
-from mirrorflow_console.job_views import worst_jobs_first
+from mirrorflow_console.job_views import with_results
 from mirrorflow_console.local_jobs import LocalJobs
+from mirrorflow_console.namespace_results import NamespaceResults
 from mirrorflow_console.pages import PAGES, SWITCHOVERS_PATH, Page, PageError, switchover_values
 from mirrorflow_console.poller import SharedPoller, Snapshot
 from mirrorflow_console.rendering import environment
@@ -68,7 +69,7 @@ class Console:
         gate: Gate | None = None,
         place: str = "this machine",
         internal: InternalTopics | None = None,
-        results: ResultFiles | None = None,
+        results: ResultFiles | NamespaceResults | None = None,
         jobs: LocalJobs | None = None,
         switchovers: SwitchoverSource | None = None,
     ) -> None:
@@ -197,7 +198,7 @@ class Console:
         }
         if "jobs" in values:
             others = (job for source in self._jobs for job in source.read())
-            values["jobs"] = worst_jobs_first([*values["jobs"], *others])
+            values["jobs"] = with_results(values["jobs"], visitor.visible_results(others))
         return _part(template, values) if is_part else template.render(values)
 
     def _switchover_values(self, path: str, query: Mapping[str, str], visitor: Visitor) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
@@ -34,6 +35,8 @@ REVIEW_KEPT_S: Final = 60.0
 REVIEWS_MAX: Final = 10_000
 BODY_MAX_BYTES: Final = 32 * 1024  # tokens with many groups have up to 8 kB
 COOKIE: Final = "mirrorflow-session"
+# The right to see keys of records. The API server has no such subresource: it exists for roles alone.
+KEYS: Final = f"{PLURAL}/keys"
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 
 
@@ -75,7 +78,7 @@ class _ExpiringCache:
 
 
 class ClusterGate:
-    """A `Gate` by the cluster's own reviews."""
+    """A `Gate` by the cluster's own reviews. *results*: the namespaces of which the console has results."""
 
     def __init__(
         self,
@@ -83,12 +86,14 @@ class ClusterGate:
         templates: Environment,
         *,
         switchovers: SwitchoverSource | None = None,
+        results: AbstractSet[str] = frozenset(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._authentication = client.AuthenticationV1Api(api)
         self._authorization = client.AuthorizationV1Api(api)
         self._templates = templates
         self._switchovers = switchovers
+        self._results = results
         self._sessions = _ExpiringCache(SESSION_S, SESSIONS_MAX, clock)
         self._tokens = _ExpiringCache(REVIEW_KEPT_S, REVIEWS_MAX, clock)
         self._permissions = _ExpiringCache(REVIEW_KEPT_S, REVIEWS_MAX, clock)
@@ -107,7 +112,7 @@ class ClusterGate:
         user = await self._user(request)
         if user is None:
             return None
-        namespaces = {view.namespace for view in snapshot.views}
+        namespaces = {view.namespace for view in snapshot.views} | self._results
         of_switchovers = {
             reading.namespace for reading in (self._switchovers.read() if self._switchovers else ())
         }
@@ -116,6 +121,9 @@ class ClusterGate:
             namespaces=await self._allowed(user, PLURAL, sorted(namespaces)),
             switchover_namespaces=await self._allowed(user, SWITCHOVERS, sorted(of_switchovers))
             if of_switchovers
+            else frozenset(),
+            key_namespaces=await self._allowed(user, KEYS, sorted(self._results))
+            if self._results
             else frozenset(),
         )
 
@@ -153,7 +161,10 @@ class ClusterGate:
     async def _allowed(
         self, user: ReviewedUser, resource: str, namespaces: list[str]
     ) -> frozenset[str] | None:
-        """Returns those of *namespaces* whose objects of *resource* (plural) *user* may get; None if the user may get all."""
+        """Returns those of *namespaces* whose objects of *resource* *user* may get; None if the user may get all.
+
+        *resource*: a plural, or one with a subresource, as in `mirrorflows/keys`.
+        """
         if await self._may_get(user, resource, ""):
             return None
         allowed = await asyncio.gather(
@@ -171,8 +182,13 @@ class ClusterGate:
         return known is True
 
     def _ask(self, user: ReviewedUser, resource: str, namespace: str) -> bool:
+        plural, _, subresource = resource.partition("/")
         attributes = client.V1ResourceAttributes(
-            verb="get", group=GROUP, resource=resource, namespace=namespace or None
+            verb="get",
+            group=GROUP,
+            resource=plural,
+            subresource=subresource or None,
+            namespace=namespace or None,
         )
         spec = client.V1SubjectAccessReviewSpec(
             user=user.name,

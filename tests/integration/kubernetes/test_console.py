@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,6 +22,7 @@ from mirrorflow_console.cluster_switchovers import ClusterSwitchovers
 from mirrorflow_console.flow_views import flow_view
 from mirrorflow_console.history import History
 from mirrorflow_console.local_server import listening_socket, server_config
+from mirrorflow_console.namespace_results import NamespaceResults
 from mirrorflow_console.poller import SharedPoller
 from mirrorflow_console.rendering import environment
 from mirrorflow_console.server import Console
@@ -30,6 +32,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer, RequestKind
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.unit.console.flow_readings import STOPPED, healthy, table
+from tests.unit.console.test_job_views import with_keys
 from tests.unit.http.reports import partition
 
 USER = "console"
@@ -76,13 +79,18 @@ class ClusterConsole:
 
 
 @contextmanager
-def served(api: client.ApiClient, *, port: int = 1, job_port: int = 1) -> Iterator[ClusterConsole]:
+def served(
+    api: client.ApiClient, *, port: int = 1, job_port: int = 1, results: NamespaceResults | None = None
+) -> Iterator[ClusterConsole]:
     """*port* is that of connectors, *job_port* that of the Jobs of Switchovers."""
     history = History(None)
     switchovers = ClusterSwitchovers(api, port=job_port)
-    gate = ClusterGate(api, environment(), switchovers=switchovers)
+    results = NamespaceResults({}) if results is None else results
+    gate = ClusterGate(api, environment(), switchovers=switchovers, results=results.namespaces)
     poller = SharedPoller(SwitchedFlows(ClusterFlows(api, port=port), switchovers), history)
-    console = Console(poller, history, gate=gate, place="this cluster", switchovers=switchovers)
+    console = Console(
+        poller, history, gate=gate, place="this cluster", results=results, switchovers=switchovers
+    )
     server = uvicorn.Server(server_config(console, hosts=("*",), routes=gate.routes))
     with listening_socket(0) as listener:
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
@@ -135,10 +143,20 @@ def flow(name: str) -> dict[str, Any]:
 
 
 def reader(namespace: Kubectl, name: str = "reader", *plurals: str) -> str:
-    """Creates a ServiceAccount that may get MirrorFlows in the namespace, or objects of *plurals*; returns its token."""
+    """Creates a ServiceAccount that may get MirrorFlows in the namespace, or objects of *plurals*; returns its token.
+
+    One of *plurals* may have a subresource.
+    """
     namespace("create", "serviceaccount", name)
-    resources = ",".join(f"{plural}.mirrorflow.io" for plural in plurals or ("mirrorflows",))
-    namespace("create", "role", name, "--verb=get", f"--resource={resources}")
+    rule = {"apiGroups": ["mirrorflow.io"], "resources": [*plurals] or ["mirrorflows"], "verbs": ["get"]}
+    namespace.apply(
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": {"name": name},
+            "rules": [rule],
+        }
+    )
     namespace(
         "create", "rolebinding", name, f"--role={name}", f"--serviceaccount={namespace.namespace}:{name}"
     )
@@ -348,6 +366,49 @@ def test_a_failed_verification_is_shown_until_the_next_one(api: client.ApiClient
             lambda: "differs" not in console.shown("/jobs", cookie)[1],
             timeout_s=20,
         )
+
+
+def test_a_differing_record_opens_to_its_key_for_those_who_may_get_keys(
+    api: client.ApiClient, namespace: Kubectl, other: Kubectl, tmp_path: Path
+):
+    """By a SubjectAccessReview for the subresource `mirrorflows/keys`, which the API server does not have.
+
+    A flow of the same name in a different namespace shows neither the record nor its key, also to a visitor with both rights there.
+    """
+    flow_of(namespace, "verified")
+    flow_of(other, "verified")
+    folder = tmp_path / "verified" / "run-nightly"
+    folder.mkdir(parents=True)
+    result = {**with_keys("order-17"), "flow": "verified"}
+    (folder / "verification.json").write_text(json.dumps(result))
+    results = NamespaceResults({namespace.namespace: tmp_path}, rest_s=0.05)
+    tokens = {
+        "keys": reader(namespace, "keys", "mirrorflows", "mirrorflows/keys"),
+        "flows": reader(namespace, "flows", "mirrorflows"),
+        "only-keys": reader(namespace, "only-keys", "mirrorflows/keys"),
+        "other": reader(other, "elsewhere", "mirrorflows", "mirrorflows/keys"),
+    }
+    wait_until("the result is read", results.read)
+
+    with served(api, results=results) as console:
+        cookies = {name: console.sign_in(token)[1] for name, token in tokens.items()}
+        pages = {name: console.shown("/jobs", cookie)[1] for name, cookie in cookies.items()}
+
+    assert {name: ("orders-3" in page, "order-17" in page) for name, page in pages.items()} == {
+        "keys": (True, True),
+        "flows": (True, False),
+        "only-keys": (False, False),
+        "other": (False, False),
+    }
+    assert "Verification of" in pages["other"]
+
+
+def flow_of(namespace: Kubectl, name: str) -> None:
+    """Creates a flow whose last verification has found differences."""
+    namespace.apply(flow(name))
+    verify = {"phase": "Succeeded", "runId": "nightly", "windows": {"total": 3, "equal": 2, "different": 1}}
+    patch = json.dumps({"status": {"verify": verify}})
+    namespace("patch", "mirrorflow", name, "--subresource=status", "--type=merge", f"--patch={patch}")
 
 
 def test_the_console_uses_exactly_the_permissions_of_the_chart(

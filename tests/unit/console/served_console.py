@@ -14,6 +14,7 @@ from mirrorflow_console.history import History
 from mirrorflow_console.internal_topics import InternalTopics
 from mirrorflow_console.local_jobs import LocalJobs
 from mirrorflow_console.local_server import HOSTS, listening_socket, server_config
+from mirrorflow_console.namespace_results import NamespaceResults
 from mirrorflow_console.poller import SharedPoller
 from mirrorflow_console.result_files import ResultFiles
 from mirrorflow_console.server import Console
@@ -41,7 +42,7 @@ def served(
     *,
     gate: Gate | None = None,
     internal: InternalTopics | None = None,
-    results: ResultFiles | None = None,
+    results: ResultFiles | NamespaceResults | None = None,
     jobs: LocalJobs | None = None,
     switchovers: SwitchoverSource | None = None,
     routes: Sequence[BaseRoute] = (),

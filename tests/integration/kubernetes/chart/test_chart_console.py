@@ -76,6 +76,40 @@ def test_console_pod_meets_the_restricted_standard_and_mounts_no_secret(mode: st
     assert not [variable for variable in container["env"] if "valueFrom" in variable]
 
 
+def test_claims_of_results_are_mounted_read_only_and_named_by_their_namespace():
+    """The right to see keys has a role of its own, which no binding of the chart and no other role has."""
+    results = [
+        {"namespace": "kafka-east", "claimName": "verifications-east"},
+        {"namespace": "kafka-west", "claimName": "verifications-west"},
+    ]
+    values: Values = {**SEVERAL_NAMESPACES, "console": {"enabled": True, "results": results}}
+    manifests = rendered(values)
+    (deployment,) = (
+        manifest
+        for manifest in manifests
+        if (manifest["kind"], manifest["metadata"]["name"]) == ("Deployment", NAME)
+    )
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
+    folders = dict(part.split("=") for part in variables["MIRRORFLOW_RESULTS"].split(","))
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    claims = {volume["name"]: volume.get("persistentVolumeClaim") for volume in pod["volumes"]}
+
+    assert {
+        namespace: claims[mounts[folder]["name"]]["claimName"] for namespace, folder in folders.items()
+    } == {"kafka-east": "verifications-east", "kafka-west": "verifications-west"}
+    assert all(mounts[folder]["readOnly"] for folder in folders.values())
+    (role,) = (manifest for manifest in manifests if "mirrorflows/keys" in str(manifest.get("rules")))
+    assert role["rules"] == [
+        {"apiGroups": ["mirrorflow.io"], "resources": ["mirrorflows/keys"], "verbs": ["get"]}
+    ]
+    assert not [name for name in role["metadata"]["labels"] if "aggregate" in name]
+    assert role["metadata"]["name"] not in {
+        manifest["roleRef"]["name"] for manifest in manifests if "roleRef" in manifest
+    }
+
+
 def test_network_policies_admit_named_peers_to_the_console_and_the_console_to_connectors():
     policies = {
         (manifest["metadata"]["namespace"], manifest["metadata"]["name"]): manifest["spec"]
