@@ -10,9 +10,10 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.images import DOCKERFILE, TARGETS, VERSION, build
 from tests.harness.kubernetes.stage import WAIT_S, Stage
 
-MOST_MB = {"operator": 220, "replicator": 200, "console": 280, "seed": 650}
+IMAGES = (*TARGETS, "cli")
+MOST_MB = {"operator": 220, "replicator": 200, "console": 280, "cli": 290, "seed": 650}
 USER_ID = 1_000_730_000  # as OpenShift chooses them, with a range for each namespace
-ALL_LOADED = ("operator", "console")  # the other images leave extras out
+ALL_LOADED = ("operator", "console", "cli")  # the other images leave extras out
 UNWANTED = ("cc", "gcc", "make", "git")
 
 
@@ -47,23 +48,23 @@ def _pod(target: str, command: list[str]) -> dict[str, object]:
 
 
 @pytest.mark.usefixtures("stage")
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", IMAGES)
 def test_an_image_is_small(target: str):
     """The limit counts the uncompressed image with its base image."""
     assert build(target, version=VERSION).size_bytes < MOST_MB[target] * 1_000_000
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", IMAGES)
 def test_an_image_runs_with_any_user_id_and_contains_no_compiler(
     stage: Stage, target: str, request: pytest.FixtureRequest
 ):
     """The modules of the image load, and none of its files is writable. It has neither build tools nor pip's cache.
 
-    Parts of the Kubernetes client are removed from the operator's image and the console's, so all of their modules are loaded.
+    Parts of the Kubernetes client are removed from some images, so all of their modules are loaded.
     """
     if target == "seed":
         request.getfixturevalue("seed_image")
-    if target == "console":
+    if target in {"console", "cli"}:
         stage.release.load_images(target)
     program = (
         f"import glob, os, shutil, importlib, importlib.metadata, pkgutil, mirrorflow_{target}.__main__\n"
