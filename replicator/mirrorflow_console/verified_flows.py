@@ -1,5 +1,6 @@
 """Adds the newest verification of each flow, from a folder of results, to what another source reads."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -11,7 +12,10 @@ from mirrorflow_console.result_files import ResultFiles
 
 
 class VerifiedFlows:
-    """A `FlowSource`: the flows of *source*, each with the newest of *results* under its name."""
+    """A `FlowSource`: the flows of *source*, each with the newest of *results* under its name.
+
+    A result names no cluster. So flows of contexts with the same name have none, unless one of them is the only flow of that name.
+    """
 
     def __init__(self, source: FlowSource, results: ResultFiles) -> None:
         self._source = source
@@ -43,8 +47,15 @@ class VerifiedFlows:
         readings = {
             reading.key: reading for reading in self._source.read(detailed, groups, is_watched=is_watched)
         }
+        counts = Counter(reading.name for reading in readings.values())
         self._verified = {
-            key: (reading, self._with_result(reading, newest.get(reading.name)))
+            key: (
+                reading,
+                self._with_result(
+                    reading,
+                    newest.get(reading.name) if not reading.namespace or counts[reading.name] == 1 else None,
+                ),
+            )
             for key, reading in readings.items()
         }
         return [verified for _, verified in self._verified.values()]

@@ -50,6 +50,25 @@ def test_a_result_is_shown_only_for_the_flow_that_it_names(tmp_path: Path):
     assert read(VerifiedFlows(flows, ResultFiles(tmp_path))).verification is None
 
 
+def test_a_result_is_of_no_flow_of_a_context_whose_name_another_flow_has(tmp_path: Path):
+    """It is of the flow of this machine, or of the only one with its name."""
+    write_result(tmp_path, "1", 1_000, different=2)
+    local, east, west = (
+        reading(healthy(partition(0)), key=f"{namespace}~east-to-west", namespace=namespace)
+        for namespace in ("", "east kafka", "west kafka")
+    )
+
+    def verified(*flows: FlowReading) -> list[str]:
+        readings = VerifiedFlows(FixedFlows(flows), ResultFiles(tmp_path)).read(
+            NOTHING, NOTHING, is_watched=True
+        )
+        return [flow.namespace for flow in readings if flow.verification is not None]
+
+    assert verified(east) == ["east kafka"]
+    assert verified(east, west) == []
+    assert verified(local, east, west) == [""]
+
+
 def test_a_reading_is_reused_until_the_result_changes(tmp_path: Path):
     write_result(tmp_path, "1", 1_000, different=0)
     source = VerifiedFlows(FixedFlows([reading(healthy(partition(0)))]), ResultFiles(tmp_path))
