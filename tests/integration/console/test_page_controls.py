@@ -94,6 +94,26 @@ def busy(lag: int, rate: float) -> FlowReading:
     return replace(flow, document=replace(flow.document, figures=figures, progress=progress))
 
 
+def test_the_table_of_partitions_fits_beside_an_opened_one_and_wraps_no_name(browser: Browser):
+    """Room for longer figures must not push the table out of its panel."""
+    flow = reading(
+        healthy(partition(0, "payments.settled", **STOPPED), partition(1, "inventory.changes")), name="a"
+    )
+    with served(FixedFlows([flow])) as console_, opened_page(browser) as page_:
+        page_.goto(f"{console_.url}/partitions?flow=a&topic=payments.settled&partition=0")
+        table = page_.locator("table.rows")
+        expect(page_.locator("#chosen-title")).to_be_visible()
+        heights: list[float] = table.evaluate(
+            "(table) => [...table.querySelectorAll('tbody th')].map((name) => name.clientHeight)"
+        )
+        is_inside: bool = table.evaluate(
+            "(table) => table.getBoundingClientRect().right <= table.closest('.panel').getBoundingClientRect().right - 16"
+        )
+
+    assert is_inside
+    assert max(heights) < 50  # pixels: one line
+
+
 @pytest.mark.parametrize("path", ["/", "/flow?flow=a", "/partitions?flow=a"])
 @pytest.mark.parametrize("width", [1440, 390])
 def test_new_figures_move_nothing_on_an_open_page(browser: Browser, path: str, width: int):
