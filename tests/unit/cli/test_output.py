@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_cli.__main__ import main
-from tests.unit.cli.test_validate import flow
+from tests.unit.cli.commands.test_validate import flow
 
 
 def run_json(

@@ -21,7 +21,7 @@ from mirrorflow_core.switchover.states import SwitchoverState
 from mirrorflow_replicator.switchover.pair_settings import FenceKind, SwitchoverSettings
 from mirrorflow_replicator.switchover.session import SwitchoverSession
 from mirrorflow_replicator.worker.running_processes import registered
-from tests.unit.cli.test_switchover import record
+from tests.unit.cli.commands.test_switchover import record
 
 FENCED = ((SwitchoverState.CHECKING, 0), (SwitchoverState.FENCING, 500))
 SETTINGS = cast(

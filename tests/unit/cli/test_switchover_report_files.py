@@ -20,7 +20,7 @@ from mirrorflow_core.switchover.seal import PartitionSeal, Seal
 from mirrorflow_core.switchover.states import SwitchoverState
 from mirrorflow_replicator.switchover.acl_fence import CanaryTimes
 from mirrorflow_replicator.switchover.final_groups import FinalGroup, GroupOutcome
-from tests.unit.cli.test_switchover import CREATED_MS, record
+from tests.unit.cli.commands.test_switchover import CREATED_MS, record
 
 WRITTEN = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 MARKUP = '<script>alert("x")</script><img src=x onerror=alert(1)>'

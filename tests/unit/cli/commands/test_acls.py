@@ -8,7 +8,7 @@ import yaml
 
 from mirrorflow_cli.__main__ import main
 
-SMALLEST = Path(__file__).parents[2] / "examples" / "valid" / "smallest.yaml"
+SMALLEST = Path(__file__).parents[3] / "examples" / "valid" / "smallest.yaml"
 
 
 def grants(folder: Path, capsys: pytest.CaptureFixture[str], **spec: object) -> dict[str, list[str]]:

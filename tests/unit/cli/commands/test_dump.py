@@ -21,7 +21,7 @@ from mirrorflow_core.switchover.record import encode_record
 from mirrorflow_core.switchover.states import SwitchoverState
 from mirrorflow_core.wire.records import Record
 from mirrorflow_operator.plan.properties import Plan
-from tests.unit.cli.test_switchover import record
+from tests.unit.cli.commands.test_switchover import record
 from tests.unit.connectors.flow_settings import settings
 
 FLOW = Plan(flow="f", connectors=())
