@@ -20,7 +20,7 @@ _PARTS = ("source", "checkpoint", "heartbeat")
 def effective(text: str) -> dict[str, Any]:
     """Maps names such as `A->B.source.topics` to values, for every herder.
 
-    A herder that only emits heartbeats has only the settings of these.
+    A herder that only emits heartbeats has only heartbeat settings.
     """
     values: dict[str, Any] = {}
     for worker in load_mm2(text, now_ms=0):

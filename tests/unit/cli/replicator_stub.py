@@ -45,7 +45,10 @@ def response(path: str) -> bytes:
 
 
 def serve(listener: socket.socket) -> None:
-    """Serves one request per connection. Importing http.server would take longer than everything else."""
+    """Serves one request per connection.
+
+    The module http.server is avoided because importing it takes longer than the rest of the stub.
+    """
     while True:
         connection, _ = listener.accept()
         with connection, connection.makefile("rb") as lines:

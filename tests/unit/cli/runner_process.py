@@ -37,7 +37,10 @@ PLANS = [
 def start(
     folder: Path, mode: str, *, until: bool, time_limit_s: float | None, environment: Mapping[str, str]
 ) -> ForkServerProcess:
-    """Starts a runner. *folder* is its `TMPDIR` and has its output in the files `out` and `err`."""
+    """Starts a runner.
+
+    *folder* becomes the `TMPDIR` of the runner and contains its output in the files `out` and `err`.
+    """
     environment = {**os.environ, "TMPDIR": str(folder), **environment}
     for name in ("out", "err"):
         (folder / name).touch()

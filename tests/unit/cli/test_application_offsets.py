@@ -1,4 +1,4 @@
-"""`mirrorflow offsets translate` reads its whole list before it does anything; integration tests check translations."""
+"""`mirrorflow offsets translate` reads its whole list before it connects. Integration tests check translations."""
 
 import io
 import sys

@@ -22,7 +22,7 @@ def mirrorflow(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     def call(*arguments: str) -> Result:
         try:
             status = main(list(arguments))
-        except SystemExit as error:  # how argparse ends
+        except SystemExit as error:  # argparse exits on a usage error
             status = int(error.code or 0)
         captured = capsys.readouterr()
         return status, captured.out, captured.err
@@ -139,7 +139,7 @@ def test_naming_flag_cannot_be_combined_with_a_file(mirrorflow: Callable[..., Re
 
 
 def test_plan_fails_if_the_source_cannot_be_reached(mirrorflow: Callable[..., Result]) -> None:
-    """It prints the connectors first, which need no cluster. With --offline it connects to none."""
+    """It first prints the connectors, which need no cluster. With --offline it connects to no cluster."""
     status, out, error = mirrorflow("plan", "--properties", "--from", "127.0.0.1:1", "--to", "127.0.0.1:2")
     offline, *_ = mirrorflow("plan", "--from", "127.0.0.1:1", "--to", "127.0.0.1:2", "--offline")
 
@@ -191,7 +191,7 @@ def test_plan_warns_of_a_shell_pattern(mirrorflow: Callable[..., Result], patter
 
 
 def test_check_lists_both_unreachable_clusters(mirrorflow: Callable[..., Result]) -> None:
-    """It connects to the target although the source has failed."""
+    """It connects to the target even if the source is unreachable."""
     status, out, _ = mirrorflow("check", "--from", "127.0.0.1:1", "--to", "127.0.0.1:2")
 
     assert 1 == status
@@ -208,7 +208,10 @@ def test_check_names_the_missing_secret(mirrorflow: Callable[..., Result], tmp_p
 
 
 def test_acls_follow_names_prefixes_and_regexes(mirrorflow: Callable[..., Result]) -> None:
-    """A name is granted literally, a prefix by prefix, and any other pattern as all topics."""
+    """A name becomes a literal grant and a prefix a prefixed grant.
+
+    Any other pattern becomes a grant for all topics.
+    """
 
     def topics(*include: str) -> list[str]:
         flags = [flag for pattern in include for flag in ("--topics", pattern)]
@@ -225,7 +228,7 @@ def test_acls_follow_names_prefixes_and_regexes(mirrorflow: Callable[..., Result
 
 
 def test_acls_name_the_topics_and_transactional_ids_of_the_flow(mirrorflow: Callable[..., Result]) -> None:
-    """Copies and transactional ids have a prefix. The principals are the users in the file."""
+    """Copied topics and transactional ids are granted by prefix. The principals are the users in the file."""
     out = mirrorflow("acls", "-f", str(EXAMPLES / "valid" / "everything.yaml"))[1]
 
     target = out.split("# MirrorSourceConnector, target west")[1]
@@ -241,7 +244,10 @@ def test_acls_name_the_topics_and_transactional_ids_of_the_flow(mirrorflow: Call
 def test_acls_include_the_cluster_if_acls_are_synchronised(
     mirrorflow: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """Listing ACLs needs Describe on both clusters. Changing them needs Alter on the target; a report changes none."""
+    """Listing ACLs needs Describe on both clusters.
+
+    Changing them needs Alter on the target; a mere report needs no Alter.
+    """
     example = (EXAMPLES / "valid" / "acls-and-reports.yaml").read_text()
     reporting = tmp_path / "reporting.yaml"
     reporting.write_text(example.replace("acls: {sync: Apply}", "acls: {sync: Report}"))

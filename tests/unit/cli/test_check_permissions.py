@@ -1,4 +1,4 @@
-"""`mirrorflow check` reports a missing permission with the action for IAM, and share groups that a target does not take."""
+"""`mirrorflow check` reports a missing permission with the IAM action, and targets that do not support share groups."""
 
 import asyncio
 
@@ -48,7 +48,7 @@ def test_a_missing_permission_is_reported_with_the_action_for_the_iam_policy(
 
 
 def share_groups_of(monkeypatch: pytest.MonkeyPatch, problem: Exception | None) -> Findings:
-    """Returns the findings of a target that describes share groups, or answers *problem*."""
+    """Returns the findings for a target that describes share groups, or that fails with *problem*."""
 
     async def fetch(*_: object) -> dict[object, object]:
         if problem is not None:
@@ -72,10 +72,10 @@ def share_groups_of(monkeypatch: pytest.MonkeyPatch, problem: Exception | None) 
     return findings
 
 
-def test_a_target_that_does_not_know_share_groups_is_noted(
+def test_a_target_without_support_for_share_groups_is_noted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Consumer groups follow, so it is no reason not to run."""
+    """Consumer groups are still translated, so the flow may run."""
     feature = UnsupportedBrokerError(cluster="B", feature="DescribeShareGroupOffsets", needs="Kafka 4.1")
 
     assert share_groups_of(monkeypatch, feature).problems == []

@@ -25,9 +25,10 @@ def copy(
     size: int = 1_048_588,
     **target: str,
 ) -> CopyLimits:
-    """The limits of a copy whose source has records with these timestamps and batches of *size* bytes.
+    """Returns the limits of a copied topic.
 
-    *keyless* is the offset of a record without a key.
+    The source has records with these timestamps and batches of *size* bytes. *keyless* is the offset of a record
+    without a key.
     """
     partition = TopicPartition(name.partition(".")[2], 1)
 
@@ -64,14 +65,14 @@ def test_topics_that_refuse_newer_records_share_one_sentence_with_an_example() -
 
 
 def test_a_timestamp_beyond_the_last_date_is_shown_as_a_number() -> None:
-    """A timestamp in microseconds is later than the last year of a date."""
+    """Microseconds, taken as milliseconds, give a year that a date cannot represent."""
     [message] = refused_timestamps([copy("A.t", newest_ms=NOW_MS * 1000)], NOW_MS)
 
     assert f"one of {NOW_MS * 1000} ms since 1970" in message
 
 
 def test_a_limit_for_old_records_is_reported_with_the_oldest_record() -> None:
-    """The source may have the same limit: its records were younger when they were written."""
+    """The source may have the same limit. Its records were younger when they were written."""
     old = NOW_MS - 8 * DAY_MS
     limited = copy("A.t", oldest_ms=old, newest_ms=NOW_MS, message_timestamp_before_max_ms=str(7 * DAY_MS))
 

@@ -80,7 +80,7 @@ class ClusterRequestHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name of the base class
-        """Prints nothing: the output is the plugin's."""
+        """Prints nothing, because stdout belongs to the plugin."""
 
 
 class ClusterStub:
@@ -121,7 +121,7 @@ class PortForwardStub:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterStub]:
-    """The cluster of both contexts in a kubeconfig. The namespace of the context `prod` is `payments`."""
+    """Serves the cluster of both contexts in a kubeconfig. The namespace of the context `prod` is `payments`."""
     with HTTPServer(("127.0.0.1", 0), ClusterRequestHandler) as server:
         stub = ClusterStub()
         server.cluster = stub  # type: ignore[attr-defined]
@@ -217,7 +217,7 @@ def test_partitions_are_read_from_the_source_pods(
 def test_offsets_are_read_from_the_pod_that_runs_the_checkpoint_connector(
     cluster: ClusterStub, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """This may be the pod of the source connector."""
+    """The checkpoint connector may run in the pod of the source connector."""
     assert main(["offsets", "orders", "--group", "a b"]) == 0
     cluster.objects["checkpoint"] = [pod("checkpoint")]
     assert main(["offsets", "orders"]) == 0

@@ -13,7 +13,7 @@ from tests.unit.cli.commands.test_validate import flow
 def run_json(
     capsys: pytest.CaptureFixture[str], command: str, *files: Path, more: tuple[str, ...] = ()
 ) -> tuple[int, Any]:
-    """Exit status and the object on stdout."""
+    """Returns the exit status and the object on stdout."""
     file_arguments = [argument for file in files for argument in ("-f", str(file))]
     status = main([command, "--json", "--secrets", str(files[0].parent), *more, *file_arguments])
     out, err = capsys.readouterr()
@@ -79,7 +79,7 @@ def test_acls_reports_one_object_per_acl(capsys: pytest.CaptureFixture[str], tmp
     assert ["__consumer_offsets"] == [acl["resourceName"] for acl in output["acls"] if acl["optional"]]
 
 
-def test_export_reports_properties_and_what_they_cannot_express(
+def test_export_reports_properties_and_the_fields_that_they_cannot_express(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = flow(tmp_path)

@@ -1,4 +1,7 @@
-"""The replicator process that `mirrorflow run` starts before it reads the flow: forked on Linux, else spawned."""
+"""The replicator process that `mirrorflow run` starts before it reads the flow.
+
+It is forked on Linux and spawned elsewhere.
+"""
 
 import os
 import select
@@ -34,7 +37,7 @@ def command_process(body: str, log: Path, form: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_prepared_replicator_runs_its_arguments_and_never_returns_into_the_command(
+def test_a_prepared_replicator_runs_its_arguments_and_exits_without_running_the_command(
     form: str, tmp_path: Path
 ):
     log = tmp_path / "log"

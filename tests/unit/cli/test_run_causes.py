@@ -41,7 +41,7 @@ def lines(report: Progress) -> list[str]:
 
 
 def test_an_unreachable_target_is_one_line_with_count_and_duration() -> None:
-    """Partitions may report it in different ways. Those that have nothing to copy are not counted."""
+    """Partitions may report it in different ways. Partitions without lag are not counted."""
     unreachable = {"reason": "Unreachable", "message": REFUSED}
     waiting = {"reason": "StartPending", "message": "The task has waited for 30 s.", "stalledSeconds": 31.0}
     rows = (
@@ -85,7 +85,7 @@ def test_a_partition_without_lag_does_not_wait_for_the_target() -> None:
 
 
 def test_problems_of_a_connector_and_its_tasks_are_shown() -> None:
-    """They are shown without partitions too, because nothing else would explain the state."""
+    """They are shown even if there is no partition, because nothing else explains the state."""
     report = progress(
         problem="Another flow.", reason="FlowExists", task_problems=(("TaskEnded", "It ended."),) * 2
     )
@@ -107,7 +107,7 @@ def test_failed_heartbeats_to_an_unreachable_cluster_are_not_a_second_cause() ->
 
 
 def test_a_standby_process_shows_the_owner_and_what_to_do() -> None:
-    """The warning is a note, and the reason if the time limit ends the run."""
+    """The warning is a note. It is also the reason if the time limit ends the run."""
     warning = standby_warning(CLAIM, settings())
     report = progress(is_standby=True, warnings=(warning,))
 

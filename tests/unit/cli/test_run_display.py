@@ -16,7 +16,7 @@ SUMMARY: dict[str, Any] = {
     "partitions": {"total": 3},
     "lagRecords": 1_234,
     "lagSeconds": 1.5,
-    "recordsPerSecond": 1.0,  # of the last thirty seconds
+    "recordsPerSecond": 1.0,  # over the last thirty seconds
     "bytesPerSecond": 1.0,
     "records": 99,
     "uptimeSeconds": 4.0,
@@ -31,7 +31,7 @@ def _row(topic: str, partition: int = 0, **more: object) -> dict[str, object]:
 
 
 def _drawn(report: Progress | None) -> str:
-    """The text on the terminal after *report* was shown, without colours."""
+    """Returns the text on the terminal after *report* was shown, without colours."""
     out = io.StringIO()
     display = TableDisplay("east → west", Console(file=out, width=160))
     if report is None:
@@ -95,7 +95,7 @@ def test_topics_that_are_not_copied_are_shown_with_their_reasons() -> None:
 
 
 def test_a_flow_that_selects_no_topic_shows_it() -> None:
-    """Idle alone would look healthy."""
+    """The state `idle` alone would look healthy."""
     nothing = "No topic of east is selected. Of 3 topics 3 are not."
     summary = {**SUMMARY, "replicating": "Idle", "partitions": {"total": 1}}
     drawn = _drawn(Progress(connector="C", summary=summary, nothing_selected=nothing))
@@ -122,7 +122,7 @@ def _table_of(width: int, height: int, report: Progress) -> list[str]:
         (50, ["topic", "lag", "records/s", "phase"]),
     ],
 )
-def test_a_narrow_table_drops_columns_that_do_not_change(width: int, columns: list[str]) -> None:
+def test_a_narrow_table_leaves_out_columns_that_do_not_change(width: int, columns: list[str]) -> None:
     """Each topic takes one line at any width."""
     report = Progress(connector="C", summary=SUMMARY, partitions=(_row("orders-of-today", records=0),))
     drawn = _table_of(width, 25, report)
@@ -151,7 +151,7 @@ def test_long_topic_names_are_shortened_in_the_middle() -> None:
 
 
 def test_errors_stay_visible_below_a_table_of_many_topics() -> None:
-    """The table drops rows, not the messages below it."""
+    """Rows are left out of the table, not the messages below it."""
     rows = tuple(_row(f"orders-{number}") for number in range(50))
     report = Progress(connector="C", summary=SUMMARY, partitions=rows, problem="It failed.", reason="Failed")
     drawn = _table_of(80, 24, report)
@@ -181,7 +181,7 @@ def test_the_reason_that_ends_a_run_is_shown_only_in_the_last_line() -> None:
 def test_plain_output_shows_a_cause_only_after_a_delay(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A run that fails soon shows the cause only in its last line. A lasting cause is shown."""
+    """If the run fails soon, only its last line has the cause. A lasting cause is shown earlier."""
     now_s = 0.0
     display = PlainDisplay(hold_s=15.0, clock=lambda: now_s)
     report = Progress(connector="C", summary=SUMMARY, problem="It is unreachable.", reason="Unreachable")

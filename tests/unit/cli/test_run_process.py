@@ -11,7 +11,7 @@ from mirrorflow_cli.run_process import KEPT_MAX, LogFile, log_of_flow
 
 
 def write(log: LogFile, text: str) -> None:
-    """Appends *text* from a different process with an inherited file, as the replicator does."""
+    """Appends *text* from a different process that inherits the file, as the replicator does."""
     subprocess.run(["/bin/echo", "-n", text], stdout=log.file, check=True)
 
 
@@ -47,7 +47,7 @@ def test_two_runs_of_a_flow_have_different_logs(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_missing_log_folder_is_an_error(tmp_path: Path) -> None:
-    """The path may be mistyped."""
+    """The path may contain a typing error."""
     with pytest.raises(FailedError, match="No such file or directory; choose another with --log"):
         LogFile(tmp_path / "mistyped" / "log")
     assert [] == [*tmp_path.iterdir()]

@@ -20,13 +20,13 @@ def progress(uptime_s: float, *records: int, connector: str = "C") -> Progress:
 
 
 def rates_of(shown: Progress) -> tuple[float, float, list[float]]:
-    """The record rate and byte rate of the connector, and the record rate of each partition."""
+    """Returns the record rate and byte rate of the connector, and the record rate of each partition."""
     partition_rates = [row["recordsPerSecond"] for row in shown.partitions]
     return shown.summary["recordsPerSecond"], shown.summary["bytesPerSecond"], partition_rates
 
 
 def test_the_rate_covers_the_last_five_seconds():
-    """A stop or a change of speed shows within five seconds."""
+    """The rate shows a stop or a change of speed within five seconds."""
     rates = RecentRates()
     for second in range(20):
         rates.of(progress(100.0 + second, 1_000 * second, 0))
@@ -39,12 +39,12 @@ def test_the_rate_covers_the_last_five_seconds():
 
 
 def test_the_first_rate_of_a_new_process_counts_from_zero():
-    """Counts begin with the process, so its first report has a rate."""
+    """Counts start at zero with the process, so its first report already has a rate."""
     assert (500.0, 5_000.0, [500.0]) == rates_of(RecentRates().of(progress(2.0, 1_000)))
 
 
 def test_the_first_rate_of_an_older_process_is_zero():
-    """Its earlier records are not of the last five seconds."""
+    """Most of its records are older than five seconds."""
     assert (0.0, 0.0, [0.0]) == rates_of(RecentRates().of(progress(60.0, 1_000)))
 
 

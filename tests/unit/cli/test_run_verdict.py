@@ -60,12 +60,12 @@ def progress(
     ],
 )  # fmt: skip
 def test_waiting_continues_while_progress_is_possible(report: Progress | None, blocked_s: float) -> None:
-    """A time limit applies only to reported problems, because the machine may be slow."""
+    """The time limit applies only after a problem was reported, because the machine may be slow."""
     assert verdict(report, blocked_s=blocked_s) is None
 
 
 def test_an_empty_selection_fails_after_topics_were_listed_again() -> None:
-    """This takes less time than the wait for a cluster that may be starting."""
+    """Listing again takes less time than waiting for a cluster that may be starting."""
     assert NOTHING == verdict(progress(DONE, nothing=NOTHING), blocked_s=LISTED_AGAIN_WITHIN_S)
     assert LISTED_AGAIN_WITHIN_S < HEALS_WITHIN_S
 

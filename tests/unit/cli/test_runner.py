@@ -22,7 +22,7 @@ from mirrorflow_cli.run_table import TableDisplay
 from mirrorflow_core.backoff import JITTER
 from tests.unit.cli import runner_process
 
-WAIT_S = 300.0  # ends a hang; processes start slowly on a busy machine
+WAIT_S = 300.0  # a limit for hangs; processes start slowly on a busy machine
 POLL_S = 0.01
 
 
@@ -259,7 +259,7 @@ def test_only_an_interrupted_run_announces_that_ctrl_c_kills(
     assert ("stopping; Ctrl-C again kills\n" if is_interrupted else "stopping\n") == capsys.readouterr().err
 
 
-@pytest.mark.timing  # the stub has to start within the time limit of a second
+@pytest.mark.timing  # the stub has to start within the time limit of one second
 def test_a_run_that_has_not_caught_up_in_time_exits_with_1(run: Callable[..., RunnerProcess]) -> None:
     """The replicator is stopped gracefully."""
     lagging = {"topic": "t", "phase": "copying", "reachedStartEnd": False}

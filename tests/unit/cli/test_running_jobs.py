@@ -1,4 +1,4 @@
-"""A Spark job that runs on this machine is registered with its newest report, and is no flow."""
+"""A running Spark job is registered with its newest report and is not listed as a flow."""
 
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,8 @@ def test_the_page_of_jobs_lists_a_running_job_until_it_ends(monkeypatch: pytest.
     assert "No seed, verification" in bodies[1]
 
 
-def test_a_job_runs_where_it_cannot_be_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder of the state is a file."""
+def test_a_job_runs_even_if_it_cannot_be_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of the state folder is a file."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
 

@@ -1,4 +1,4 @@
-"""`plan`, `check` and `export` of a flow with schema registries; nothing is written to them."""
+"""`plan`, `check` and `export` of a flow with schema registries write nothing to the registries."""
 
 import json
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def registries() -> Iterator[tuple[RunningRegistry, RunningRegistry]]:
 
 @pytest.fixture
 def flow(registries: tuple[RunningRegistry, RunningRegistry], tmp_path: Path) -> list[str]:
-    """The arguments that name the flow."""
+    """Returns the arguments that select the flow."""
     source, target = registries
     path = tmp_path / "flow.yaml"
     path.write_text(FLOW.format(source=source.url, target=target.url))

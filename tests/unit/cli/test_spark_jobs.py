@@ -81,7 +81,7 @@ def test_each_command_starts_an_existing_job(
     ("flags", "follows", "interval_ms"),
     [((), None, None), (("--follow",), "true", None), (("--follow", "--interval", "2.5"), "true", "2500")],
 )
-def test_an_archive_that_follows_gets_its_interval(
+def test_a_following_archive_gets_its_interval(
     flags: tuple[str, ...], follows: str | None, interval_ms: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Any] = []
@@ -176,7 +176,10 @@ JOB_MODULES = {
 def test_a_failed_job_and_an_empty_selection_have_their_own_exit_statuses(
     command: str, error: Exception, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither is the status of a difference. All jobs, `mirrorflow` and `mirrorflow-seed` use the same statuses."""
+    """The status for a difference is a third one.
+
+    All jobs, `mirrorflow` and `mirrorflow-seed` use the same statuses.
+    """
 
     def run(*_: Any, **__: Any) -> int:
         raise error

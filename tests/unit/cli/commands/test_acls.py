@@ -108,7 +108,7 @@ def test_connectors_with_several_pods_are_granted_their_group_and_its_topics(
 def test_acls_of_a_pair_cover_both_flows_and_the_diverged_command(
     pair: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Either member can be the one that applications leave, so each of them has the same grants."""
+    """Applications may leave either member in a switchover, so both have the same grants."""
     assert 0 == main(["acls", "-f", str(pair)])
     headings: dict[str, list[str]] = {}
     for line in capsys.readouterr().out.splitlines():
@@ -133,7 +133,7 @@ def test_acls_of_a_pair_cover_both_flows_and_the_diverged_command(
 def test_a_pair_has_the_grants_of_a_switchover_for_each_member_and_its_probe(
     pair: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The canary topic, the ends of open transactions, and the groups, on whichever side they are."""
+    """The grants cover the canary topic, the ends of open transactions, and the groups on either side."""
     assert 0 == main(["acls", "-f", str(pair), "--json"])
 
     document = json.loads(capsys.readouterr().out)

@@ -20,7 +20,7 @@ from tests.unit.connectors.test_flow_takeover import CLAIM
 
 
 class West:
-    """A target of which only the id is used."""
+    """A target cluster; the tests use only its id."""
 
     cluster_id = CLAIM.target_cluster_id
 
@@ -75,7 +75,7 @@ LEADERLESS = InternalTopicUnavailableError(cluster="east", topic=TOPIC, leaderle
 
 
 def source_checked(monkeypatch: pytest.MonkeyPatch, outcome: object) -> Any:
-    """Returns the check of a source where a read of the claims in the opposite direction has this *outcome*."""
+    """Checks a source where reading the claims of the opposite flow has this *outcome*."""
 
     async def updated_view(*_: object) -> object:
         if isinstance(outcome, Exception):
@@ -124,7 +124,7 @@ def test_claims_of_the_opposite_flow_that_may_not_be_read_are_a_problem(monkeypa
     assert checked.opposite == CLAIM
 
 
-def test_claims_of_the_opposite_flow_without_a_leader_are_a_problem_and_skip_no_other_check(
+def test_claims_of_the_opposite_flow_without_a_leader_are_a_problem_and_the_other_checks_run(
     monkeypatch: pytest.MonkeyPatch,
 ):
     checked = source_checked(monkeypatch, LEADERLESS)

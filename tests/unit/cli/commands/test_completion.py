@@ -20,7 +20,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 @pytest.fixture
 def script(capsys: pytest.CaptureFixture[str], tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """The script for the shell of the test."""
+    """Returns the completion script for the shell of the test."""
     assert 0 == main(["completion", request.param])
     path = tmp_path / "completion"
     path.write_text(capsys.readouterr().out)
@@ -28,7 +28,7 @@ def script(capsys: pytest.CaptureFixture[str], tmp_path: Path, request: pytest.F
 
 
 def completions(script: Path, *words: str, folder: Path | None = None) -> set[str]:
-    """The completions that bash offers for the last of *words*."""
+    """Returns the completions that bash offers for the last of *words*."""
     command = ["bash", "-c", BASH, "bash", str(script), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True, cwd=folder)
     assert "" == done.stderr

@@ -42,7 +42,7 @@ REPORTED_LOSSES = {
 
 
 def round_trip(source: str, layout: SecretLayout = POD_LAYOUT) -> tuple[str, ConversionFindings, list[str]]:
-    """The exported text, the findings of the conversion, and the losses of the export."""
+    """Returns the exported text, the findings of the conversion, and the losses of the export."""
     findings = ConversionFindings()
     documents = [load_flow(yaml_text(document)) for document in converted(source, findings)]
     export = exported(documents, layout)
@@ -215,7 +215,10 @@ def test_a_client_certificate_with_a_password_becomes_custom_authentication() ->
 
 
 def test_an_alias_set_for_one_flow_overrides_the_alias_of_the_cluster() -> None:
-    """Topics and stored offsets use it. The offsets topic is still named after the cluster's alias."""
+    """Topic names and stored offsets use the flow's alias.
+
+    The name of the offsets topic still has the cluster's alias.
+    """
     source = TWO + "A->B.source.cluster.alias = east\n"
     flow = parse_flow(converted(source, ConversionFindings())[0])
     before = load_mm2(source)[0].connectors[0].source
@@ -245,7 +248,7 @@ def test_a_converted_flow_keeps_the_keys_of_stored_offsets() -> None:
 
 
 def test_a_round_trip_keeps_a_takeover_and_reports_the_paused_state() -> None:
-    """Both are fields of the resource, so `config` may not contain them."""
+    """The resource has fields for both, so `config` may not contain them."""
     source = TWO + "A->B.mirrorflow.state = Paused\nA->B.mirrorflow.takeover.from = x->B, y->B\n"
     spec = parse_flow(converted(source, ConversionFindings())[0]).spec
     back, _, losses = round_trip(source)
@@ -299,7 +302,7 @@ def conversion_result(source: str) -> Any:
 
 @pytest.mark.parametrize(("scope", "prefixes"), PREFIXES, ids=lambda value: getattr(value, "name", ""))
 def test_each_known_setting_is_converted_listed_or_refused(scope: Scope, prefixes: tuple[str, ...]) -> None:
-    """For each key at least one of VALUES changes the flow, is listed, or is refused."""
+    """Each key is tried with the values in VALUES. At least one of them changes the flow, is listed, or is refused."""
     plain = TWO.replace("A->B.topics = foo\n", "")
     without = conversion_result(plain)
     unreported = [
@@ -437,7 +440,7 @@ spec:
 def test_identity_policy_with_an_empty_separator_becomes_a_valid_flow(
     mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path, text: str
 ) -> None:
-    """Many files set both."""
+    """Many existing files set both."""
     source = tmp_path / "source"
     source.write_text(text)
 
@@ -676,7 +679,7 @@ west.schema.registry.url = http://registry-west:8081
 
 
 def test_schema_registries_become_spec_schemas() -> None:
-    """The schema connector of the MirrorFlow has the settings of the file, with references to Secrets."""
+    """The schema connector has the settings of the file. Passwords become references to Secrets."""
     lines = """
     east.schema.registry.basic.auth.user.info = mirror:hidden-password
     east.schema.registry.ssl.truststore.location = /certs/east.jks

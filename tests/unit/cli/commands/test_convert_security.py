@@ -156,7 +156,7 @@ def source(lines: dict[str, str], findings: ConversionFindings | None = None) ->
 def test_security_settings_become_fields(
     lines: dict[str, str], tls: dict[str, Any] | None, authentication: dict[str, Any] | None
 ) -> None:
-    """Type Custom is used only if no named type suffices."""
+    """The type Custom is used only if no named type is sufficient."""
     converted_source = source(lines)
 
     assert ["a:1", "a2:1"] == converted_source["bootstrapServers"]
@@ -257,7 +257,7 @@ def test_strimzis_oauth_client_becomes_type_oauth_bearer() -> None:
 
 @pytest.mark.parametrize("login", [IAM_LOGIN, IAM_MECHANISM], ids=["OAUTHBEARER", "AWS_MSK_IAM"])
 def test_further_options_of_a_login_to_msk_need_type_custom(login: dict[str, str]) -> None:
-    """The replicator reads them; keys become references to a Secret."""
+    """The replicator reads these options. Keys become references to a Secret."""
     module = login["sasl.jaas.config"].rstrip(";")
     options = f'{module} awsRoleArn="{ROLE}" awsStsRegion="eu-west-1" awsRoleSecretAccessKey="hunter2";'
 
@@ -273,7 +273,7 @@ def test_further_options_of_a_login_to_msk_need_type_custom(login: dict[str, str
 
 
 def test_settings_of_an_unused_protocol_are_listed() -> None:
-    """They have no effect in Java."""
+    """Java ignores them as well."""
     findings = ConversionFindings()
     source({"ssl.enabled.protocols": "TLSv1.3", "sasl.mechanism": "PLAIN"}, findings)
 
@@ -281,7 +281,7 @@ def test_settings_of_an_unused_protocol_are_listed() -> None:
 
 
 def test_references_in_settings_without_secrets_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MM2 resolves them when it starts. One that cannot be resolved is listed and left out."""
+    """MM2 resolves them when it starts. A reference that cannot be resolved is listed and left out."""
     monkeypatch.setenv("MM_TEST_TOPICS", "orders, payments")
     findings = ConversionFindings()
     providers = (

@@ -155,7 +155,10 @@ def test_fields_and_settings_without_a_counterpart_are_listed() -> None:
 
 
 def test_a_v1_resource_becomes_one_flow_per_source() -> None:
-    """Topic names come from the resource. A paused source connector pauses the flow; absent connectors stay absent."""
+    """Topic names come from the resource.
+
+    A paused source connector pauses the flow. Connectors that the resource omits are not added.
+    """
     first, second = (parse_flow(document) for document in converted(V1, ConversionFindings()))
 
     assert ("Paused", "Running") == (first.spec.state.value, second.spec.state.value)
@@ -260,7 +263,7 @@ def changed(path: str, value: Any, text: str = V1) -> str:
     ],
 )
 def test_a_null_value_is_an_absent_one(path: str) -> None:
-    """The API server treats them equally. Otherwise the text `None` would become part of a topic name."""
+    """The API server treats null as absent. Otherwise the text `None` would become part of a topic name."""
     findings, plain = ConversionFindings(), ConversionFindings()
 
     assert converted(changed(path, None), findings) == converted(V1, plain)
@@ -420,7 +423,7 @@ def test_a_cluster_without_an_alias_is_refused() -> None:
 
 
 def test_an_alias_in_the_connector_config_overrides_the_cluster_alias() -> None:
-    """As in Strimzi, connectors are still named after the clusters."""
+    """As in Strimzi, the alias of the cluster remains part of the connector name."""
     [first, _] = converted(
         changed("spec/mirrors/0/sourceConnector/config/source.cluster.alias", "east"), ConversionFindings()
     )
@@ -504,7 +507,7 @@ def test_cipher_suites_and_login_become_custom_authentication(index: int) -> Non
     ],
 )
 def test_a_custom_login_to_a_cloud_becomes_its_type(handler: str, type_: str) -> None:
-    """Strimzi's only form for it: its own type `custom` with Java's properties, and a class in the image."""
+    """Strimzi supports cloud logins only with its type `custom`, Java's properties, and a class in the image."""
     module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
     config = {
         "sasl.mechanism": "OAUTHBEARER",
@@ -539,13 +542,13 @@ def test_cipher_suites_without_tls_are_listed() -> None:
     ],
 )
 def test_a_field_that_cannot_be_converted_is_refused(before: str, after: str, expected: str) -> None:
-    """One sentence names its path in Strimzi's resource."""
+    """The error is one sentence with the path of the field in Strimzi's resource."""
     with pytest.raises(UsageError, match=expected):
         converted(V1BETA2.replace(before, after), ConversionFindings())
 
 
 def test_the_identity_policy_with_an_empty_separator_is_converted() -> None:
-    """Strimzi's examples had both for years."""
+    """Strimzi's examples set both for years."""
     naming = """replication.policy.class: io.strimzi.kafka.connect.mirror.IdentityReplicationPolicy
           replication.policy.separator: ""
           replication.factor: -1

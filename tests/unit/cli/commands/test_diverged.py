@@ -170,7 +170,7 @@ def test_written_records_are_summed_by_topic():
     assert written_sentences(written, "kept in") == ["15 records are kept in orders.diverged.1 (3 now)."]
 
 
-def test_the_commands_delete_each_topic_once_and_seed_the_reverse_flow():
+def test_the_printed_commands_delete_each_topic_once_and_seed_the_reverse_flow():
     commands = recreate_commands(
         ["orders", "orders", "bills"], bootstrap_servers="east:9092", flow="west-to-east", start_back="then"
     )

@@ -1,4 +1,4 @@
-"""The lines that `mirrorflow dump` prints; integration tests check that it finds the topics."""
+"""The lines that `mirrorflow dump` prints. Integration tests check that it finds the topics."""
 
 import json
 

@@ -28,7 +28,7 @@ WRONG_SETTINGS = [
 
 
 def document(connector: str, config: dict[str, str], **source: Any) -> dict[str, Any]:
-    """A flow whose *connector* has *config*; no broker listens at its addresses."""
+    """Returns a flow whose *connector* has *config*. No broker listens at its addresses."""
     return {
         "apiVersion": "mirrorflow.io/v1alpha1",
         "kind": "MirrorFlow",
