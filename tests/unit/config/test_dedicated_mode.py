@@ -140,7 +140,7 @@ def test_readme_quick_start_is_accepted_with_warnings_about_its_mistakes():
 
 
 def test_readme_active_active_flows_have_their_own_topics():
-    """The setting of a flow wins over the setting without a prefix."""
+    """A setting with the prefix of a flow takes precedence over one without a prefix."""
     text = (
         ONE_WAY
         + "B->A.enabled = true\nA->B.topics = topic-1, topic-2\nA->B.groups = group-1\ntopics = other\n"
@@ -151,7 +151,7 @@ def test_readme_active_active_flows_have_their_own_topics():
 
 
 def test_readme_connect_settings_without_a_prefix_apply_to_every_flow():
-    """The most important one is `tasks.max`."""
+    """The most important such setting is `tasks.max`."""
     text = (
         ONE_WAY
         + "B->A.enabled = true\nB->A.tasks.max = 3\n"
@@ -187,7 +187,7 @@ def test_readme_connect_settings_without_a_prefix_apply_to_every_flow():
     ],
 )
 def test_readme_connect_settings_that_mm2_drops_have_a_warning(key: str):
-    """A key that is refused for a flow has no effect at the top level, as in MM2."""
+    """A key that is refused for a flow has no effect at the top level in MM2 either."""
     assert (
         f"{key}: it has no effect at the top level, as in MM2." in herder(ONE_WAY + f"{key} = x\n").warnings
     )
@@ -208,7 +208,7 @@ def test_processes_with_different_topics_belong_to_one_flow():
 
 
 def test_readme_connector_overrides_are_accepted_with_old_names_and_comments():
-    """The block has `topics.blacklist`, `sync.group.offsets`, and `//` comments after values."""
+    """The block contains `topics.blacklist`, `sync.group.offsets`, and `//` comments after values."""
     text = """
     clusters = primary, backup
     primary.bootstrap.servers = p:9092
@@ -295,7 +295,7 @@ def test_processes_with_one_file_form_a_group_for_each_flow():
 
 
 def test_secret_in_plain_text_has_a_warning_with_its_key():
-    """The config topic would store the secret. A reference is stored unresolved."""
+    """Otherwise the config topic would store the secret. A reference is stored unresolved."""
     reference = "A.ssl.key.password = ${env:WORD}\n"
     assert not any("in plain text" in text for text in herder(ONE_WAY + reference).warnings)
 
@@ -351,7 +351,7 @@ def test_security_settings_of_a_cluster_apply_to_all_its_clients():
 
 
 def test_worker_of_a_flow_has_the_names_of_mm2():
-    """As in MM2, `offset.storage.*` at the top level wins over the same key of a cluster."""
+    """As in MM2, `offset.storage.*` at the top level takes precedence over the same key of a cluster."""
     raw = {
         "B.offset.storage.replication.factor": "3",
         "offset.storage.replication.factor": "1",
@@ -427,7 +427,7 @@ def test_keys_that_mm2_drops_at_the_top_level_have_a_warning(key: str):
 
 
 def test_client_ids_equal_those_of_mm2():
-    """Quotas on the clusters may name these ids."""
+    """Quotas on the clusters may refer to these ids."""
     settings = source(ONE_WAY + "A.consumer.client.id = me\n")
 
     assert settings.source_consumer.client_id == "me|A->B|MirrorSourceConnector-0|replication-consumer"
@@ -567,7 +567,7 @@ def test_alias_with_the_separator_is_accepted_without_a_loop(more: str):
 
 
 def test_identity_policy_accepts_an_empty_separator():
-    """Many existing files have both, because an empty separator was needed to keep topic names."""
+    """Many existing files set both, because an empty separator was needed to keep topic names."""
     lines = "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy\nreplication.policy.separator =\n"
     settings = source(ONE_WAY + lines)
     policy = make_policy(settings.policy)
@@ -583,7 +583,7 @@ def test_identity_policy_accepts_an_empty_separator():
 
 
 def test_expression_with_a_comma_is_refused_with_a_hint_about_the_comma():
-    """A list is split at commas. Java also refuses the two parts."""
+    """Lists are split at commas. Java also refuses the two parts."""
     with pytest.raises(
         InvalidSettingError, match=r"orders\.\{1'.*one that holds a comma, as in \{1,3\}, is split there"
     ):
@@ -633,7 +633,7 @@ def test_duplicate_key_has_a_warning() -> None:
         "A->B.topics = orders\nB->A.topics = orders, payments\n",
         "A->B.topics = orders\n",
         "A->B.topics = or.*\nB->A.topics = .*s\n",
-        f"A->B.topics = {'a' * 60}-1\nB->A.topics = (a|a)*\n",  # matching takes too long, so the loop is possible
+        f"A->B.topics = {'a' * 60}-1\nB->A.topics = (a|a)*\n",  # matching takes too long: a loop is possible
     ],
 )
 def test_loop_of_two_flows_with_unchanged_names_has_a_warning(topics: str) -> None:
@@ -707,7 +707,7 @@ def test_unresolved_address_is_refused_with_the_key_of_the_file():
 
 
 @pytest.mark.parametrize("key", ["transforms.h.value.literal", "predicates.p.pattern", "topics.blacklist"])
-def test_free_text_value_keeps_what_looks_like_a_comment(key):
+def test_free_text_value_keeps_a_suffix_that_looks_like_a_comment(key):
     warnings: list[str] = []
 
     assert setting_table.without_comments({key: "a # b"}, warnings) == {key: "a # b"}

@@ -73,7 +73,7 @@ def test_each_provider_resolves_its_references(tmp_path: Path, monkeypatch: pyte
 )
 @pytest.mark.parametrize("key", ["ssl.key.password", "sasl.jaas.config"])
 def test_secret_for_a_client_loses_one_line_end(tmp_path: Path, key: str, written: str, read: str):
-    """Editors append one, and `kubectl create secret --from-file` keeps it."""
+    """Editors append a line end, and `kubectl create secret --from-file` keeps it."""
     (tmp_path / "password").write_bytes(written.encode())
 
     resolved = Resolver(declared()).resolve_client({key: f"${{dir:{tmp_path}:password}}"})
@@ -167,7 +167,7 @@ def test_variables_outside_the_allowlist_are_not_read(monkeypatch: pytest.Monkey
 
 
 def test_file_above_the_size_limit_is_not_read(tmp_path: Path):
-    """A path to a large file must not fill the memory."""
+    """A path to a large file must not exhaust the memory."""
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(SOURCE_SIZE_MAX_BYTES + 1)
     with pytest.raises(UnresolvedReferenceError, match="larger than"):

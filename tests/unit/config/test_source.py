@@ -53,7 +53,7 @@ def test_source_defaults_equal_those_of_mm2():
 
 
 def test_topic_settings_excluded_by_any_mm2_version_are_excluded():
-    """The list joins both defaults of `config.properties.exclude` that MM2 has had."""
+    """The list combines both defaults of `config.properties.exclude` that MM2 has had."""
     assert {
         "follower\\.replication\\.throttled\\.replicas",
         "leader\\.replication\\.throttled\\.replicas",
@@ -87,7 +87,7 @@ def test_prefixes_of_client_properties_have_the_precedence_of_mm2():
 
 
 def test_data_producer_uses_the_connection_of_the_worker():
-    """`producer.override.` wins over `target.producer.`, which wins over the worker's `producer.`."""
+    """`producer.override.` takes precedence over `target.producer.`, and that over the worker's `producer.`."""
     worker = WORKER | {"producer.a": "1", "producer.b": "1", "producer.c": "1"}
 
     producer = parse(
@@ -160,7 +160,7 @@ def test_client_id_of_the_user_replaces_that_of_the_data_producer():
 def test_start_position_is_read_from_either_key(
     extra: dict[str, str], start: StartPosition, timestamp_ms: int
 ):
-    """`mirrorflow.start.from` wins over MM2's `auto.offset.reset`."""
+    """`mirrorflow.start.from` takes precedence over MM2's `auto.offset.reset`."""
     settings = parse(None, **extra)
 
     assert (start, timestamp_ms) == (settings.start, settings.start_timestamp_ms)

@@ -104,7 +104,7 @@ def test_disabled_source_connector_has_no_source_settings():
     ],
 )
 def test_http_listeners_are_read_from_either_key(worker: str, connector: str, listeners: tuple[str, ...]):
-    """`mirrorflow.http.listeners` wins over Connect's `listeners`."""
+    """`mirrorflow.http.listeners` takes precedence over Connect's `listeners`."""
     assert listeners == load_standalone(WORKER + worker, [SOURCE + connector]).http.listeners
 
 
@@ -117,7 +117,7 @@ def test_http_of_a_standalone_process_is_read_only_by_default():
 
 
 def test_connector_file_may_allow_changes_over_rest() -> None:
-    """The value of the worker's file wins."""
+    """The value in the worker's file takes precedence."""
     modifiable = load_standalone(WORKER, [SOURCE + "rest.modify.enable=true\n"])
 
     assert (modifiable.http.modify_enabled, modifiable.warnings) == (True, ())
@@ -225,7 +225,7 @@ def test_setting_that_needs_a_java_class_is_refused(worker: str, connector: str,
 
 
 def test_converters_of_kafka_sample_files_have_a_warning():
-    """Java would write JSON with them, but bytes are copied here. Each connector that inherits them has a warning."""
+    """Java would write JSON with them, but MirrorFlow copies bytes. Each connector that inherits them has a warning."""
     (connector,) = load_standalone(STOCK_STANDALONE, [SOURCE]).connectors
 
     (warning,) = connector.warnings
@@ -245,7 +245,7 @@ def test_converters_of_kafka_sample_files_have_a_warning():
     ],
 )
 def test_converters_that_keep_bytes_have_no_warning(worker: str, connector: str):
-    """The connector's converters win over the worker's."""
+    """The connector's converters take precedence over the worker's."""
     assert () == load_standalone(WORKER + worker, [SOURCE + connector]).connectors[0].warnings
 
 
@@ -277,7 +277,7 @@ def test_built_in_equivalents_of_java_classes_have_no_warning(line: str):
     ],
 )
 def test_old_name_of_a_setting_is_accepted_with_a_warning(old_name: str, name: str, value: str):
-    """The warning has the current name, whose value wins."""
+    """The warning contains the current name. A value with the current name takes precedence."""
     worker = load_standalone(WORKER, [SOURCE + f"{old_name}={value}\n"])
     assert value == worker.connectors[0].properties[name]
     assert (f"{old_name}: read as {name}, which is its name.",) == worker.warnings
@@ -287,7 +287,7 @@ def test_old_name_of_a_setting_is_accepted_with_a_warning(old_name: str, name: s
 
 
 def test_keys_without_effect_are_listed_in_one_warning():
-    """Connect's sample files have many of them. Tuning of clients has no warning."""
+    """Connect's sample files contain many of them. Tuning settings of clients cause no warning."""
     worker = load_standalone(
         WORKER + "session.timeout.ms=1\nplugin.path=/x\nproducer.linger.ms=5\n",
         [SOURCE + "errors.retry.timeout=1\n"],
