@@ -5,7 +5,7 @@ from mirrorflow_replicator.config.connector_properties import parse_source
 
 
 def settings() -> SourceSettings:
-    """Returns settings with which the flow begins at the latest records."""
+    """Returns settings of a flow that begins at the latest records."""
     return parse_source(
         {
             "name": "source",

@@ -28,7 +28,10 @@ class Clusterless:
 
 
 class Known:
-    """Offset syncs for the topic *synced*; all topics are copied to `A.copy`, or to the one of their own name."""
+    """Offset syncs for the topic *synced*.
+
+    All topics are copied to `A.copy`, or to a topic of the same name.
+    """
 
     def __init__(self, *, synced=(), collide=False, recreated=()):
         self._syncs = OffsetSyncStore(must_read_to_end=False)

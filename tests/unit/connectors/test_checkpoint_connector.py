@@ -33,7 +33,7 @@ source.cluster.bootstrap.servers=127.0.0.1:{port}
 
 def connectors(more: str = "") -> tuple[object, ...]:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]  # nothing listens there after the `with` statement
+        port = server.getsockname()[1]  # no process listens there after the `with` statement
     text = CONNECTOR.format(port=port, more=more)
     worker = load_standalone(f"bootstrap.servers=127.0.0.1:{port}\n", [text])
     return tuple(
@@ -78,7 +78,7 @@ def test_connector_is_unassigned_before_it_reaches_its_clusters():
 
 
 def test_unreachable_cluster_is_reported_and_retried():
-    """The connector runs on and counts each failed attempt."""
+    """The connector keeps running and counts each failed attempt."""
     report = report_until(hosted(), lambda report: report.tasks[0].errors.get("Unreachable", 0) >= 2)
 
     assert ("FAILED", "FAILED", "Unreachable") == (report.state, report.tasks[0].state, report.reason)
@@ -91,7 +91,7 @@ def test_disabled_connector_is_not_run():
     assert () == connectors("enabled=false")
 
 
-def test_a_flow_that_a_switchover_has_ended_is_not_translated_and_not_written():
+def test_a_flow_that_a_switchover_has_ended_is_neither_translated_nor_written():
     (connector,) = connectors("sync.group.offsets.enabled=true")
     assert isinstance(connector, CheckpointConnector)
     passes = create_autospec(CheckpointPasses, instance=True, warnings=(), followed_by=None)
@@ -107,8 +107,8 @@ def test_a_flow_that_a_switchover_has_ended_is_not_translated_and_not_written():
     passes.sync_groups.assert_not_awaited()
 
 
-def test_the_end_of_a_flow_is_read_again_once_the_response_is_old(monkeypatch: pytest.MonkeyPatch):
-    """Each write asks, and many writes at the same time share a response."""
+def test_the_end_of_a_flow_is_read_again_once_the_last_response_is_old(monkeypatch: pytest.MonkeyPatch):
+    """Each write needs the newest claim. Concurrent writes share one response."""
     claims = iter([None, create_autospec(Claim, ended="sw")])
     monkeypatch.setattr(claim_reader, "read_newest_claim", AsyncMock(side_effect=lambda *_: next(claims)))
     monkeypatch.setattr(claim_reader, "RESPONSE_MAX_AGE_S", 3_600.0)
@@ -126,7 +126,7 @@ def test_the_end_of_a_flow_is_read_again_once_the_response_is_old(monkeypatch: p
 def test_claims_without_a_leader_are_an_error_unless_the_flow_is_known_to_have_ended(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Nothing may be written while the newest claim may be an end of the flow, although an earlier one was none."""
+    """The newest claim may be the end of the flow, even if an earlier claim was not."""
     leaderless = InternalTopicUnavailableError(cluster="B", topic="mm2-claims.A.internal", leaderless=0)
     running, ended = create_autospec(Claim, ended=None), create_autospec(Claim, ended="sw")
     outcomes = iter([leaderless, running, leaderless, ended, leaderless])

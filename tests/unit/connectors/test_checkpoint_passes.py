@@ -1,4 +1,4 @@
-"""A checkpoint connector keeps its groups when a filter takes too long, and moves groups despite refused partitions."""
+"""A checkpoint connector keeps its groups when a filter takes too long. It moves groups despite refused partitions."""
 
 import asyncio
 from collections.abc import Iterable
@@ -86,7 +86,7 @@ TARGET_PARTITIONS = [TopicPartition("A.orders", number) for number in range(3)]
 
 
 class Target:
-    """The target's group g without members: its committed offsets, and each attempted commit."""
+    """The target's group g without members. It records the committed offsets and each attempted commit."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, *, error_codes: dict[TopicPartition, int] | None = None
@@ -185,7 +185,7 @@ def test_metadata_warning_lasts_until_an_offset_is_committed_with_metadata(
     sync(passes, "fits", offset=95)
 
     assert (len(warnings), passes.warnings) == (1, ())
-    # Nothing is committed again at the same offset.
+    # No offset is committed twice.
     assert [len(commit) for commit in target.commits] == [1, 1, 1]
 
 
@@ -225,10 +225,10 @@ def test_refused_partition_has_a_warning_and_the_others_are_moved(
 UNREACHABLE = UnreachableError(cluster="B", addresses="b:9092", problem="timed out")
 
 
-def test_group_is_moved_although_a_broker_lists_no_groups(
+def test_group_is_moved_even_if_a_broker_lists_no_groups(
     passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
 ):
-    """The connector asks the coordinator to describe a group that no broker listed."""
+    """The connector has the coordinator describe a group that no broker listed."""
     target = Target(monkeypatch)
     target.problem = UNREACHABLE
 
@@ -265,10 +265,10 @@ def test_groups_stay_selected_while_their_broker_does_not_list_them(
 
 
 @pytest.mark.parametrize(("ends_at", "metadata", "commits"), [("list", "a", 0), ("commit", "m" * 5000, 1)])
-def test_no_group_is_moved_after_a_switchover_has_ended_the_flow_meanwhile(
+def test_no_group_is_moved_if_a_switchover_ends_the_flow_during_the_pass(
     passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch, ends_at: str, metadata: str, commits: int
 ):
-    """The flow ends after the pass has asked, while another request of the same group is under way."""
+    """The flow ends after the pass has read the newest claim, while another request for the same group is in flight."""
     target, ended = Target(monkeypatch), list[str]()
 
     async def has_ended() -> bool:

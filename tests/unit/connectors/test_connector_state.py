@@ -66,7 +66,7 @@ def test_cluster_is_unreachable_from_the_first_failure_without_an_open_connectio
     assert SideReport(reason="", since_s=300) == reach.report(None)
 
 
-def test_the_newest_problem_is_reported_and_a_refusal_before_a_timeout() -> None:
+def test_the_newest_problem_is_reported_and_a_refusal_precedes_a_timeout() -> None:
     """The report keeps the time of the first failure."""
     clock = Clock()
     reach = Reachability(is_open=lambda: False, clock=clock)
@@ -88,7 +88,7 @@ def test_the_newest_problem_is_reported_and_a_refusal_before_a_timeout() -> None
 
 
 def test_failure_before_connecting_is_reported_for_its_cluster() -> None:
-    """A missing permission or a timeout is not reported as unreachable."""
+    """A missing permission or a timeout does not make a cluster unreachable."""
     clock = Clock()
     sides = ClusterClients("east", "west", clock=clock)
     assert (UNKNOWN_SIDE, UNKNOWN_SIDE) == sides.reports(())
@@ -161,7 +161,7 @@ def test_encoded_report_keeps_both_sides() -> None:
 def test_start_time_of_a_connector_is_monotonic(
     monkeypatch: pytest.MonkeyPatch, kind: str, state: str
 ) -> None:
-    """The wall clock may be set, so connectors do not read it."""
+    """The wall clock may be set, so connectors do not use it."""
     for module in (connector_host, source_connector, heartbeat_connector, checkpoint_connector):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 100.0))
     properties = {

@@ -46,7 +46,7 @@ CLUSTERS = cast("tuple[Cluster, Cluster]", (NamedCluster("a"), NamedCluster("b")
 
 
 async def _do_nothing(*_: object, **__: object) -> None:
-    """Does nothing, because all topics exist."""
+    """Returns at once, because all topics exist."""
 
 
 class Target:
@@ -55,9 +55,9 @@ class Target:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
         self.reason = reason
         self.done: list[str] = []
-        self.failures: list[Exception] = []  # of the next attempts to open the flow's topics
+        self.failures: list[Exception] = []  # errors of the next attempts to open the flow's topics
         self.changed = asyncio.Event()  # set after each attempt and action
-        # The outcomes of the next takeovers; None: successful, as all later ones.
+        # The outcomes of the next takeovers. None is a success; later takeovers succeed.
         self.takeovers: list[Fenced | None] = []
         monkeypatch.setattr(flow_owner, "why_unfenced", self._why_unfenced)
         monkeypatch.setattr(FlowClusters, "open", self._open)
@@ -69,7 +69,7 @@ class Target:
         self.source_problem: ClusterError | None = (
             None  # why the source does not show whether the flow was ended
         )
-        self.source_problems = 0  # how often that was raised
+        self.source_problems = 0  # how often that error was raised
         monkeypatch.setattr(FlowTakeover, "refuse_ended", self._refuse_ended)
         self.owner = self.new_owner(group=None)
 
@@ -282,7 +282,7 @@ def test_initial_partitions_begin_at_the_configured_position(monkeypatch: pytest
 def test_simultaneous_tasks_of_a_group_all_begin_at_the_configured_position(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """A task must not replace the initial partitions of a different task."""
+    """One task must not replace the initial partitions of another task."""
     target = Target(monkeypatch, NO_ACL)
     assignments = [TaskAssignment(partitions=(partition,), initial=True) for partition in ORDERS]
 
@@ -299,7 +299,7 @@ def test_simultaneous_tasks_of_a_group_all_begin_at_the_configured_position(
 
 
 def test_tasks_of_a_flow_without_an_owner_finish_when_it_is_ended(monkeypatch: pytest.MonkeyPatch):
-    """They do not start again before the end is cleared."""
+    """They start again only after the end is cleared."""
     target = Target(monkeypatch, NO_ACL)
     assignment = TaskAssignment(partitions=ORDERS[:1], initial=True)
 
@@ -316,8 +316,13 @@ def test_tasks_of_a_flow_without_an_owner_finish_when_it_is_ended(monkeypatch: p
     asyncio.run(run())
 
 
-def test_an_unreachable_source_is_not_reported_as_a_claim_without_renewal(monkeypatch: pytest.MonkeyPatch):
-    """The tasks of a flow without an owner go on; whether it was ended is asked again."""
+def test_an_unreachable_source_is_not_reported_as_a_missing_renewal_of_the_claim(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The tasks of a flow without an owner keep running.
+
+    The connector keeps trying to read whether the flow was ended.
+    """
     target = Target(monkeypatch, NO_ACL)
 
     async def run() -> None:

@@ -1,4 +1,7 @@
-"""The checks before a takeover: whether the clusters are the same, whether the process waits, and whether the flow may begin."""
+"""The checks before a takeover.
+
+They decide whether source and target are different clusters, whether the process waits, and whether the flow may begin.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -80,7 +83,7 @@ def test_newcomer_waits_for_owners_outside_its_group_unless_it_preempts(
 
 
 class ClaimsOfFlow:
-    """A flow whose newest claims are read one after the other; the last one stays."""
+    """A flow whose newest claims are read in this order. The last one is read repeatedly."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *claims: Claim | None) -> None:
         self.claims = list(claims)
@@ -114,7 +117,7 @@ class ClaimsOfFlow:
 
 
 class Opposite:
-    """The claims of the flow in the opposite direction, read one after the other; the last one stays."""
+    """The claims of the opposite flow, read in this order. The last one is read repeatedly."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *ended: str | None) -> None:
         self.ended = list(ended)
@@ -129,13 +132,16 @@ class Opposite:
 
 
 def copying() -> FlowTakeover:
-    """The takeovers of a flow whose topics keep their names."""
+    """Returns the takeovers of a flow whose topics keep their names."""
     identity = PolicySettings(kind=PolicyKind.IDENTITY, source_alias="east")
     return FlowTakeover(replace(settings(), policy=identity), None)
 
 
 def test_a_reverse_flow_waits_until_its_switchover_has_started_it(monkeypatch: pytest.MonkeyPatch):
-    """The cluster that it writes to was lost, so it could not be held: what ended the flow there is on its source."""
+    """The target of the reverse flow was lost, so the flow could not be held there.
+
+    The end of the opposite flow is stored on its source.
+    """
     takeover, opposite = copying(), Opposite(monkeypatch, "to-east")
     started = replace(CLAIM, started="to-east", left=True, source_cluster_id=None, target_cluster_id=None)
     noted = replace(RELEASED, released="to-east")
@@ -151,7 +157,7 @@ def test_a_reverse_flow_waits_until_its_switchover_has_started_it(monkeypatch: p
 def test_a_reverse_flow_that_does_not_wait_is_refused_unless_it_copies_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Such as a seed, and a request that resets its offsets."""
+    """A seed copies nothing itself, and neither does a request that resets its offsets."""
     Opposite(monkeypatch, "to-east")
     flow: Any = ClaimsOfFlow(monkeypatch, None)
 
@@ -186,7 +192,7 @@ def take(takeover: FlowTakeover, flow: Any, *, is_to_copy: bool = False) -> obje
     return asyncio.run(takeover.take(flow, (), is_owner=False, waits_for_end=True, is_to_copy=is_to_copy))
 
 
-def test_a_flow_that_was_held_by_an_earlier_version_begins_as_one_that_never_ran(
+def test_a_flow_held_by_an_earlier_version_begins_like_one_that_never_ran(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """That has not stored which switchover was rolled back."""
@@ -208,7 +214,7 @@ def test_a_held_flow_is_taken_after_its_start(monkeypatch: pytest.MonkeyPatch):
     assert not takeover.is_first
 
 
-def test_a_process_that_waited_for_a_held_flow_does_not_copy_after_a_rollback(
+def test_a_process_that_waits_for_a_held_flow_does_not_copy_after_a_rollback(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """It would copy everything back, at a moment that no user has chosen: also when a supervisor starts it again."""
@@ -225,7 +231,10 @@ def test_a_process_that_waited_for_a_held_flow_does_not_copy_after_a_rollback(
 
 
 class LeaderlessSource:
-    """A source whose claims of the flow in the opposite direction have no leader; *error*: that of the topic."""
+    """A source on which the claims of the opposite flow have no leader.
+
+    *error* is the error of their topic.
+    """
 
     alias, cluster_id = "east", None
 
@@ -243,7 +252,7 @@ class LeaderlessSource:
 def test_a_reverse_flow_is_not_taken_without_a_leader_of_the_opposite_claims(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """They may say that a switchover has ended the flow in the opposite direction."""
+    """The unread claims may include the end of the opposite flow by a switchover."""
     flow: Any = ClaimsOfFlow(monkeypatch, None)
     flow.source = LeaderlessSource()
 
@@ -252,10 +261,10 @@ def test_a_reverse_flow_is_not_taken_without_a_leader_of_the_opposite_claims(
     assert not flow.steps
 
 
-def test_an_earlier_read_of_the_opposite_claims_does_not_replace_one_without_a_leader(
+def test_an_earlier_read_of_the_opposite_claims_is_not_reused_while_they_have_no_leader(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """A switchover may have ended the flow in the opposite direction since."""
+    """A switchover may have ended the opposite flow since that read."""
     flow: Any = ClaimsOfFlow(monkeypatch, None)
     takeover = copying()
     opposite = replace(CLAIM, source_alias="west")
@@ -277,7 +286,7 @@ def test_an_earlier_read_of_the_opposite_claims_does_not_replace_one_without_a_l
 
 
 @pytest.mark.parametrize("error", [UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED])
-def test_a_flow_is_taken_where_its_source_shows_no_claims(monkeypatch: pytest.MonkeyPatch, error: int):
+def test_a_flow_is_taken_if_its_source_has_no_claims(monkeypatch: pytest.MonkeyPatch, error: int):
     flow: Any = ClaimsOfFlow(monkeypatch, None)
     flow.source = LeaderlessSource(error)
 
@@ -285,7 +294,7 @@ def test_a_flow_is_taken_where_its_source_shows_no_claims(monkeypatch: pytest.Mo
     assert ["take"] == flow.steps
 
 
-def test_a_reverse_flow_that_has_run_before_waits_on_despite_an_unreadable_source(
+def test_a_reverse_flow_that_has_run_before_keeps_waiting_while_its_source_is_unreadable(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(flow_takeover, "POLL_MS", 0)
@@ -317,10 +326,13 @@ def test_a_reverse_flow_that_has_run_before_waits_on_despite_an_unreadable_sourc
 
 
 @pytest.mark.parametrize("is_hidden", [False, True], ids=["refused", "hidden"])
-def test_a_reverse_flow_waits_on_and_names_the_right_that_it_has_lost(
+def test_a_waiting_reverse_flow_reports_the_permission_that_it_has_lost(
     monkeypatch: pytest.MonkeyPatch, *, is_hidden: bool
 ):
-    """Without Read a request is refused, without Describe the topic is hidden. Neither says that the switchover has started the flow."""
+    """Without Read the request is refused; without Describe the topic is hidden.
+
+    Neither response means that the switchover has started the flow.
+    """
     monkeypatch.setattr(flow_takeover, "POLL_MS", 0)
     takeover, topic = copying(), "mm2-claims.west.internal"
     earlier = replace(CLAIM, left=True, started="earlier", source_cluster_id=None, target_cluster_id=None)
@@ -356,10 +368,13 @@ def test_a_reverse_flow_waits_on_and_names_the_right_that_it_has_lost(
     assert takeover.unread is None
 
 
-def test_a_target_that_fails_while_a_reverse_flow_waits_ends_the_warning_of_its_source(
+def test_a_failed_target_clears_the_source_warning_of_a_waiting_reverse_flow(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Its own claims cannot be read any more, which the error says. What was unread on the source may be readable by then."""
+    """The error reports that the flow's own claims are unreadable.
+
+    The claims on the source may be readable again by then.
+    """
     monkeypatch.setattr(flow_takeover, "POLL_MS", 0)
     takeover = copying()
     earlier = replace(CLAIM, left=True, started="earlier", source_cluster_id=None, target_cluster_id=None)

@@ -1,4 +1,7 @@
-"""Groups that move between two passes are translated and moved alone, and again when the copy has reached their commits."""
+"""Groups that move between two passes are translated and moved by themselves.
+
+They are moved again when the copy has reached their commits.
+"""
 
 import asyncio
 import itertools
@@ -30,7 +33,7 @@ COPY = TopicPartition("A.orders", 0)
 
 
 class Source:
-    """What groups of the source have committed since the last step, and how far the copy is known."""
+    """The commits of groups on the source since the last step, and the offset up to which the copy is known."""
 
     followed_by = FollowedBy.COMMIT_LOG
     pause_s = 0.25
@@ -39,7 +42,7 @@ class Source:
         self.others: set[str] = set()
         self.commits: dict[str, Moved] = {}
         self.checkpoints = 0
-        self.has_ended = False  # the flow, by a switchover
+        self.has_ended = False  # true if a switchover has ended the flow
         self._passes = passes
         self._known = passes._known
         passes._steps = GroupSteps(self, passes._known)  # type: ignore[arg-type]
@@ -74,12 +77,12 @@ class Source:
         self.checkpoints += len(records)
 
     def commit(self, offset: int | None) -> None:
-        """The group commits *offset*, and a step follows; None: it deletes its offset."""
+        """Commits *offset* for the group, or deletes its offset if None; then runs a step."""
         self.commits = {"g": {ORDERS: None if offset is None else Committed(offset=offset)}}
         self.step()
 
     def copied(self, end: int) -> None:
-        """The map shows copies up to *end*, and a step follows."""
+        """Maps copies up to *end*, then runs a step."""
         self._known._maps[ORDERS] = map_to(end)
         self._known._news = {ORDERS}
         self.step()
@@ -137,7 +140,7 @@ def test_a_commit_ahead_of_the_copy_is_translated_again_when_the_copy_has_reache
 def test_a_newer_commit_replaces_one_that_is_ahead_of_the_copy(
     passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
 ):
-    """The group was reset on the source; the target's group never goes back."""
+    """The group was reset on the source. The target's group never moves back."""
     target, source = Target(monkeypatch), Source(passes, monkeypatch)
     source.copied(50)
 
@@ -199,7 +202,8 @@ def test_no_group_is_written_after_a_switchover_has_ended_the_flow(
 ):
     """It may end while the offsets of many groups are translated, checkpoints are written, or groups are moved.
 
-    A step reads whether it has ended at its begin, before it writes checkpoints, and for each group before its requests and its commit.
+    A step reads whether the flow has ended when it begins, before it writes checkpoints, and for each group before its
+    requests and its commit.
     """
     target, source = Target(monkeypatch), Source(passes, monkeypatch)
     source.copied(100)
@@ -215,12 +219,12 @@ def test_no_group_is_written_after_a_switchover_has_ended_the_flow(
     source.commits = {name: {ORDERS: Committed(offset=40)} for name in ("a", "b")}
     source.step()
 
-    # Both checkpoints are one write, and each group is one.
+    # Both checkpoints are one write, and each group is another one.
     assert writes_before == bool(source.checkpoints) + len(target.commits)
     assert writes_before <= 1 or passes._checkpoints.unwritten == {}
 
 
-def test_groups_beyond_one_step_follow_in_later_ones(
+def test_groups_that_exceed_a_step_are_moved_in_later_steps(
     passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(group_steps, "FOLLOWED_AT_ONCE", 2)
@@ -255,7 +259,7 @@ def test_commits_of_excluded_groups_cause_no_listing(
 
 
 def test_a_recreated_group_causes_a_listing_again(passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch):
-    """The names of deleted groups are dropped."""
+    """The connector forgets the names of deleted groups."""
     target, source = Target(monkeypatch), Source(passes, monkeypatch)
     existing = {"g-a": Group(name="g-a", protocol_type="consumer"), "other": Group(name="other")}
     first = lists_after_commits_of(passes, source, "g-a", "other", "console-consumer-1")

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are f
 
 
 def run(*, task: str, worker: str) -> str:
-    """Runs a worker whose first task process `child` executes *task*, and returns the output of *worker*."""
+    """Runs a worker whose first task process runs *task* in `child`, and returns the output of *worker*."""
     code = WORKER.format(task=task, worker="\n    ".join(worker.split("; ")))
     completed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False

@@ -1,4 +1,4 @@
-"""Groups that have moved are found in the commit log, or by polls of those that have moved recently."""
+"""Groups that have moved are found in the commit log, or by polling groups that have moved recently."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
@@ -32,7 +32,7 @@ def in_event_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
 
 
 class Source:
-    """The log of commits, which `open_error` makes unreadable, and the committed offsets by group."""
+    """The log of commits, which is unreadable if `open_error` is set, and the committed offsets by group."""
 
     def __init__(self) -> None:
         self.commits: list[GroupCommit] = []
@@ -102,7 +102,7 @@ async def test_a_group_whose_offsets_are_deleted_is_not_new(source: Source):
 
 @in_event_loop
 async def test_commits_made_during_a_pass_replace_the_offsets_that_it_has_read(source: Source):
-    """Otherwise a pass could revert a newer offset of the log."""
+    """Otherwise a pass could overwrite a newer offset from the log."""
     following = follower()
     await following.open()
     source.commits = [GroupCommit("g", ORDERS, at(6)), GroupCommit("g", OTHER, None)]
@@ -154,7 +154,7 @@ async def test_the_commit_log_is_followed_once_the_permission_is_granted(source:
 def test_polls_replace_a_commit_log_that_cannot_be_followed(
     source: Source, error: Exception, then: FollowedBy
 ):
-    """A recreated log is opened with the next pass; a log of an unknown version is not."""
+    """A recreated log is opened in the next pass. A log of an unknown version is never opened."""
 
     async def main() -> None:
         following = follower()

@@ -66,7 +66,7 @@ def test_connector_is_unassigned_before_its_first_heartbeat():
 
 
 def test_unreachable_target_is_reported_and_retried():
-    """The connector runs on and counts each failed attempt."""
+    """The connector keeps running and counts each failed attempt."""
     report = report_until(
         hosted(unused_port()), lambda report: report.tasks[0].errors.get("Unreachable", 0) >= 2
     )
@@ -78,7 +78,7 @@ def test_unreachable_target_is_reported_and_retried():
 
 
 def test_unreachable_source_is_a_warning_when_the_target_is_also_configured():
-    """Without heartbeats on the source the connector still does what MM2's connector does."""
+    """Like MM2's connector, it still writes heartbeats to the target."""
     report = report_until(hosted(unused_port(), "target,source"), lambda report: bool(report.warnings))
 
     assert report.warnings[0].startswith("No heartbeats to A: Cluster A cannot be reached")

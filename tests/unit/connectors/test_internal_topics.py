@@ -88,10 +88,10 @@ def test_internal_topics_except_the_identity_topic_are_compacted() -> None:
     }
 
 
-def test_topics_that_were_deleted_are_created_again_with_the_settings_of_their_first_creation(
+def test_deleted_topics_are_recreated_with_the_settings_of_their_first_creation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Readers of the offset map have to read its newest segment."""
+    """Readers of the offset map must be able to read its newest segment."""
     cluster = create_autospec(Cluster, instance=True, alias="west")
     cluster.leader.return_value = None
     cluster.metadata = EMPTY

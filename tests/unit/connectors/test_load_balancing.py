@@ -1,4 +1,4 @@
-"""The load balancer weights partitions by records where it may not read their sizes."""
+"""The load balancer weights partitions by records if it may not read their sizes."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ CONNECTOR = (
     "source.cluster.bootstrap.servers=127.0.0.1:1\ntarget.cluster.bootstrap.servers=127.0.0.1:1\n"
     "tasks.max=2\n"
 )
-GROWTH_RECORDS = 5_000_000  # of each busy partition between two listings
+GROWTH_RECORDS = 5_000_000  # new records of each busy partition between two listings
 ASSIGNMENT = tuple(
     tuple(TopicPartition("t", number) for number in range(task, 2 * SAMPLES_MAX, 2)) for task in range(2)
 )
@@ -35,10 +35,10 @@ class NoPositions:
         self.foreign: dict[TopicPartition, object] = {}
 
     async def open(self) -> None:
-        """There is nothing to read."""
+        """Does nothing, because the store is empty."""
 
     async def read_new(self) -> None:
-        """There is nothing to read."""
+        """Does nothing, because the store is empty."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def settings() -> SourceSettings:
 
 @pytest.fixture
 def count_refused_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Replaces the source by one with two growing partitions and no read permission; counts refused reads."""
+    """Replaces the source by one with two growing partitions and no read permission, and counts refused reads."""
     listings, refused_reads = [0], [0]
 
     async def list_offsets(*_: object, **__: object) -> object:
@@ -78,7 +78,7 @@ def test_partitions_are_balanced_by_records_with_a_warning_without_read_permissi
         balancer, assignment = LoadBalancer(settings), ASSIGNMENT
         for round_number in range(1, 5):
             assignment = await balancer.balance(None, None, assignment)  # type: ignore[arg-type]
-            # The first listing gives no rates; each later one tries one read.
+            # The first listing gives no rates. Each later one attempts one read.
             assert round_number - 1 == count_refused_reads()
         assert "by records, not by bytes" in str(balancer.warning)
         assert "Read" in str(balancer.warning)

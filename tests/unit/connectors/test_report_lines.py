@@ -34,7 +34,7 @@ REPORTS = st.builds(
 
 @given(REPORTS)
 def test_a_decoded_report_equals_the_encoded_one(report):
-    """Line breaks in its texts do not break the line."""
+    """Line breaks in texts are escaped."""
     line = encode_report(report)
 
     assert report == decode_report(line)

@@ -170,8 +170,8 @@ def test_a_registry_that_changes_ids_is_no_longer_written(source: RunningRegistr
     assert registered == ["/subjects/a/versions"]
 
 
-def test_a_schema_that_the_target_refuses_stops_no_other_schema(source: RunningRegistry):
-    """Registries check schemas differently. What refers to the refused one is not sent."""
+def test_a_schema_that_the_target_refuses_does_not_delay_other_schemas(source: RunningRegistry):
+    """Registries differ in their checks of schemas. Schemas that refer to the refused one are not sent."""
     register(source.model, "a", '"int"')
     register(source.model, "bad", '"invalid"')
     register(source.model, "c", '"string"', references=[{"name": "B", "subject": "bad", "version": 1}])
@@ -201,7 +201,7 @@ def test_a_schema_that_the_target_refuses_stops_no_other_schema(source: RunningR
 
 
 def test_the_id_of_a_refused_schema_is_reserved_until_it_is_accepted(source: RunningRegistry):
-    """Else the target would issue the highest id once more after a switchover, for a different schema."""
+    """Otherwise the target would assign the highest id again after a switchover, to a different schema."""
     register(source.model, "a", '"int"')
     register(source.model, "bad", '"invalid"')
     model, refused = RegistryModel(), ["/bad/"]
@@ -229,8 +229,11 @@ def test_the_id_of_a_refused_schema_is_reserved_until_it_is_accepted(source: Run
     assert model.versions == source.model.versions
 
 
-def test_the_id_of_a_refused_schema_is_reserved_also_if_each_pass_ends_early(source: RunningRegistry):
-    """The target answers 503 to the next schema; the second connector does not know what the first one was refused."""
+def test_the_id_of_a_refused_schema_is_reserved_even_if_each_pass_ends_early(source: RunningRegistry):
+    """The target responds to the next schema with 503.
+
+    The second connector does not know which schema was refused to the first.
+    """
     register(source.model, "late", '"long"')
     register(source.model, "bad", '"invalid"')
     model = RegistryModel()
@@ -259,8 +262,8 @@ def test_the_id_of_a_refused_schema_is_reserved_also_if_each_pass_ends_early(sou
     assert model.versions == source.model.versions
 
 
-def test_an_id_is_reserved_only_if_all_schemas_that_have_it_are_refused(source: RunningRegistry):
-    """One schema has the same id in two subjects; only one of them is refused."""
+def test_an_id_is_reserved_only_if_all_schemas_with_this_id_are_refused(source: RunningRegistry):
+    """A schema has the same id in two subjects, and only one of the subjects is refused."""
     register(source.model, "bad", '"int"')
     register(source.model, "good", '"int"')
     model = RegistryModel()
@@ -290,14 +293,14 @@ def refusing(model: RegistryModel, part: str) -> RunningRegistry:
 
 
 async def refused_pass(sync: SchemaSync) -> str:
-    """Carries out a pass in which something is refused, and returns the error."""
+    """Runs a pass in which the target refuses a schema, and returns the error."""
     plan = await sync.plan()
     with pytest.raises(RegistryRefusedError) as raised:
         await sync.apply(plan)
     return str(raised.value)
 
 
-def test_schemas_that_refer_to_a_refused_one_are_not_sent_and_delay_no_other(
+def test_schemas_that_refer_to_a_refused_one_are_not_sent_and_delay_no_others(
     source: RunningRegistry,
 ):
     register(source.model, "bad", '"invalid"')
@@ -319,7 +322,7 @@ def test_schemas_that_refer_to_a_refused_one_are_not_sent_and_delay_no_other(
     assert sum(request.startswith("POST /subjects/") for request in target.requests) == 3
 
 
-def test_many_refused_schemas_keep_a_later_one_from_the_target_in_one_pass_only(source: RunningRegistry):
+def test_many_refused_schemas_delay_a_later_schema_by_one_pass_only(source: RunningRegistry):
     for number in range(REFUSED_STEPS_MAX + 1):
         register(source.model, f"bad{number}", f'"{number}"')
     register(source.model, "good", '"long"')
@@ -342,7 +345,7 @@ def test_many_refused_schemas_keep_a_later_one_from_the_target_in_one_pass_only(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_registry_that_cannot_take_requests_gets_no_more_of_them(source: RunningRegistry, status: int):
+def test_a_registry_that_is_unavailable_receives_no_further_requests(source: RunningRegistry, status: int):
     register(source.model, "a", '"int"')
     register(source.model, "b", '"long"')
     model, writes = RegistryModel(), []

@@ -1,4 +1,7 @@
-"""The passes of a checkpoint connector move share groups, each by itself: an error of one is a warning, and the others are moved."""
+"""A checkpoint connector moves each share group by itself.
+
+An error of one group is a warning, and the others are moved.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -36,11 +39,14 @@ groups=.*
 sync.group.offsets.enabled=true
 """
 ORDERS, COPY = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
-SYNCED = 40  # the source offset that is known to be `SYNCED` on the target, too
+SYNCED = 40  # a source offset whose offset on the target is known, too
 
 
 class Brokers:
-    """Both clusters: `on_source` and `on_target` have start offsets or an error by group; `set` has what was set."""
+    """Both clusters.
+
+    `on_source` and `on_target` have start offsets or an error by group; `set` has the offsets that were set.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.on_source: dict[str, int | ClusterError] = {}
@@ -135,8 +141,10 @@ def test_each_share_group_is_moved_and_reported(passes: CheckpointPasses, broker
     assert (passes.report.selected, passes.report.moved, passes.report.unlike) == (2, 1, 0)
 
 
-def test_a_group_that_cannot_be_moved_keeps_no_other_from_it(passes: CheckpointPasses, brokers: Brokers):
-    """Its warning says what fails, and its lines why."""
+def test_a_share_group_that_cannot_be_moved_does_not_delay_the_others(
+    passes: CheckpointPasses, brokers: Brokers
+):
+    """Its warning has the failure, and its report lines have the reason."""
     refused = NotAuthorizedError(cluster="A", operation="Describe", resource="group g")
     brokers.on_source = {"g": refused, "h": SYNCED, "i": SYNCED, "j": SYNCED}
     brokers.listed_on_target = {
@@ -153,7 +161,9 @@ def test_a_group_that_cannot_be_moved_keeps_no_other_from_it(passes: CheckpointP
     assert "a group of another kind" in str(line.why)
 
 
-def test_unreachable_coordinators_of_share_groups_fail_no_pass(passes: CheckpointPasses, brokers: Brokers):
+def test_unreachable_coordinators_of_share_groups_do_not_fail_the_pass(
+    passes: CheckpointPasses, brokers: Brokers
+):
     """Consumer groups of other coordinators are moved by the same pass."""
     away = UnreachableError(cluster="A", addresses="a:9092", problem="no answer")
     brokers.on_source = {"g": away}
@@ -178,10 +188,10 @@ def test_a_target_without_share_groups_is_reported(passes: CheckpointPasses, bro
 
 
 @pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "joined since"])
-def test_a_group_with_members_on_the_target_is_left_alone(
+def test_a_share_group_with_members_on_the_target_is_not_moved(
     passes: CheckpointPasses, brokers: Brokers, *, is_listed: bool
 ):
-    """The coordinator refuses the change if the listing is too old."""
+    """If members have joined since the listing, the coordinator refuses the change."""
     brokers.on_source = {"g": SYNCED}
     if is_listed:
         brokers.listed_on_target = {"g": Group(name="g", type="Share", state="Stable")}
@@ -203,7 +213,7 @@ def test_a_group_with_members_on_the_target_is_left_alone(
 
 
 def test_a_start_offset_is_not_set_after_the_end_of_the_copy(passes: CheckpointPasses, brokers: Brokers):
-    """Members would apply share.auto.offset.reset there."""
+    """Members would apply share.auto.offset.reset at such an offset."""
     brokers.on_source, brokers.copy_end = {"g": SYNCED}, SYNCED - 1
 
     move(passes)

@@ -1,4 +1,4 @@
-"""A task receives the messages of its worker unchanged, however the pipe splits them."""
+"""A task receives the messages of its worker unchanged, regardless of how the pipe splits them."""
 
 import asyncio
 from dataclasses import replace
@@ -63,5 +63,5 @@ def test_messages_arrive_in_order_for_any_piece_size(size):
 
 @pytest.mark.parametrize("kept", [0, 3, 4, 100])
 def test_incomplete_last_message_is_ignored(kept):
-    """The worker has ended while it wrote the message."""
+    """The worker ended while it wrote the message."""
     assert [Stop()] == received([encode(Stop()), encode(ASSIGN)[:kept]])

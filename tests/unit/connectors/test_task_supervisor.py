@@ -35,7 +35,10 @@ WAIT_S, POLL_S = 10.0, 0.001
 
 
 class FakeProcess:
-    """A task process that records its messages. It ends when `end` is called, or at a Stop if it *obeys*."""
+    """A task process that records its messages.
+
+    It ends when `end` is called, or on a Stop message if *obeys* is true.
+    """
 
     def __init__(self, *, obeys: bool = True) -> None:
         self.messages: list[Message] = []
@@ -79,14 +82,17 @@ class FakeProcess:
 
 
 class SupervisedTask:
-    """A supervised task, its processes so far, and the assignments for which a session was claimed."""
+    """A supervised task.
+
+    It records its processes, and the assignments for which a session was claimed.
+    """
 
     def __init__(self, *, obeys: bool = True) -> None:
         self.processes: list[FakeProcess] = []
         self.claimed_assignments: list[TaskAssignment] = []
         self.reports: list[TaskReport] = []
-        self.refusals = 0  # of the next claims
-        self.claims_allowed = asyncio.Event()  # claims wait until it is set
+        self.refusals = 0  # errors of the next claims
+        self.claims_allowed = asyncio.Event()  # claims wait until this event is set
         self.claims_allowed.set()
         self._obeys = obeys
         self.supervisor = TaskSupervisor(
