@@ -15,7 +15,7 @@ from mirrorflow_core.connect.group_assignment import (
     rebalance,
 )
 
-ROUNDS_MAX = 2  # one that revokes work, one that assigns it
+ROUNDS_MAX = 2  # one round that revokes work and one that assigns it
 
 WORK = st.frozensets(
     st.builds(Unit, connector=st.sampled_from("abcd"), task=st.integers(min_value=CONNECTOR, max_value=6)),
@@ -26,7 +26,7 @@ MEMBERS = st.lists(st.sampled_from("uvwxyz"), min_size=1, max_size=5, unique=Tru
 
 @st.composite
 def groups(draw: st.DrawFn) -> tuple[dict[str, Units], Units]:
-    """Members with any units, including duplicate and obsolete ones, and the wanted units."""
+    """Generates the units that members hold, including duplicate and obsolete ones, and the wanted units."""
     members = draw(MEMBERS)
     return {member: draw(WORK) for member in members}, draw(WORK)
 
@@ -43,7 +43,7 @@ def after_all_rounds(held: Mapping[str, Units], wanted: Units) -> dict[str, Unit
 
 
 def units(**tasks: int) -> Units:
-    """Units for the given number of tasks of each connector."""
+    """Returns units for the given number of tasks of each connector."""
     return frozenset(
         Unit(connector=name, task=task) for name, count in tasks.items() for task in range(count)
     )
@@ -96,8 +96,8 @@ def test_a_rebalance_makes_no_more_moves_than_an_even_share_needs(
             assert (
                 not (before[member] - now[member]) & of_kind or not (now[member] - before[member]) & of_kind
             )
-    # A member that revokes a task of one connector to be even may need a task of a different connector to be even in
-    # total.
+    # To be even, a member may need to revoke a task of one connector. To be even in total, it may need a task of
+    # another one.
     moved = sum(len(before[member] - now[member]) for member in before)
     assert len(now[newcomer]) <= moved < len(now[newcomer]) + max(1, len(kinds))
     # When a member leaves, only its units are assigned again; nothing is revoked.
@@ -137,7 +137,7 @@ Counts = Mapping[str, Mapping[str, int]]
 
 @st.composite
 def workloads(draw: st.DrawFn) -> tuple[dict[str, dict[str, int]], dict[str, int], dict[str, int]]:
-    """Kinds of work with any distribution over the members."""
+    """Generates kinds of work with any distribution over the members."""
     members = "xyz"[: draw(st.integers(1, 3))]
     kinds = "abcd"[: draw(st.integers(1, 4))]
     had = {kind: {member: draw(st.integers(0, 4)) for member in members} for kind in kinds}
@@ -146,7 +146,7 @@ def workloads(draw: st.DrawFn) -> tuple[dict[str, dict[str, int]], dict[str, int
 
 
 def even_distributions(counts: Mapping[str, int], members: Mapping[str, int]) -> Iterator[Counts]:
-    """All distributions that are even for each kind and in total."""
+    """Returns all distributions that are even for each kind and in total."""
     choices = [
         [
             {member: count // len(members) + (member in more) for member in members}

@@ -1,7 +1,7 @@
 """MM2's records equal those of Java byte by byte, and no bytes in their topics can crash a reader.
 
-OffsetSync, Checkpoint and Heartbeat of connect-mirror and connect-mirror-client have written the vectors, equally in
-3.9.1 and 4.3.1.
+The expected bytes were written by OffsetSync, Checkpoint and Heartbeat of Kafka 3.9.1 and 4.3.1; both versions write
+the same bytes.
 """
 
 from collections.abc import Callable
@@ -178,7 +178,7 @@ def test_a_truncated_record_is_refused(decode: Decode, key: str, value: str) -> 
 
 
 def test_a_later_version_is_refused() -> None:
-    """Java refuses it since 4.4, and treats it as version 0 before."""
+    """Java refuses it since 4.4. Earlier versions treat it as version 0."""
     key, value = (bytes.fromhex(text) for text in HEARTBEATS[0][1:])
 
     with pytest.raises(ValueError, match="version is 1, not 0"):

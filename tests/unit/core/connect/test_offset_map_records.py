@@ -1,4 +1,4 @@
-"""Offset maps are decoded as encoded, in the documented bytes; damaged ones are refused."""
+"""Offset maps have the documented bytes and are decoded as encoded. Damaged ones are refused."""
 
 from dataclasses import replace
 

@@ -51,8 +51,8 @@ def read(value: bytes | None, key: bytes | None = None):
     return decode(encode_key(KEY) if key is None else key, value, connector=CONNECTOR, cluster="A")
 
 
-# Printed by Java's JsonConverter 4.3.1 for the map of MirrorUtils.wrapPartition, with the partition that Utils.murmur2
-# returns for 25 partitions.
+# The output of Java's JsonConverter 4.3.1 for the map of MirrorUtils.wrapPartition, and the partition that
+# Utils.murmur2 returns for 25 partitions.
 @pytest.mark.parametrize(
     ("key", "expected", "partition"),
     [
@@ -102,7 +102,7 @@ def test_a_position_with_topic_ids_is_read():
     assert read(json.dumps(WITH_TOPIC_IDS).encode()) == Stored(key=KEY, position=expected)
 
 
-def test_a_position_with_only_an_offset_equals_the_value_of_java():
+def test_a_position_with_only_an_offset_equals_the_bytes_of_java():
     assert encode_value(Position(topic="foo", partition=0, source_offset=123)) == b'{"offset":123}'
 
 
@@ -140,7 +140,10 @@ def test_values_that_java_treats_as_uncommitted_are_a_reset(value: bytes | None)
 
 
 def test_an_altered_offset_invalidates_the_additional_fields():
-    """A writer that changes only the offset keeps MirrorFlow's fields, which then describe a different offset."""
+    """A writer that changes only the offset keeps MirrorFlow's additional fields.
+
+    They then describe a different offset.
+    """
     altered = read(json.dumps({**WITH_TOPIC_IDS, "offset": 5}).encode())
 
     assert isinstance(altered, Stored)
@@ -246,7 +249,7 @@ def test_a_new_process_reads_the_last_written_positions(tmp_path: Path):
 
 
 def test_processes_share_a_file(tmp_path: Path):
-    """Two tasks and a different connector write in turn; each reads only its own positions."""
+    """Two tasks and a different connector write in turn. Each reads only its own positions."""
 
     async def main() -> tuple[OffsetsFile, OffsetsFile, frozenset[TopicPartition]]:
         first, second, other = (store(tmp_path / "o", name) for name in ("c", "c", "other"))
@@ -300,12 +303,12 @@ def test_a_missing_folder_is_an_error_of_its_setting(tmp_path: Path):
     ("records", "wins"),
     [
         ([Recency(8, 1_000), Recency(7, 9_000)], 0),  # the clock of the later writer is slow
-        ([Recency(8, 1_000), Recency(None, 2_000)], 1),  # written by Java, or altered
+        ([Recency(8, 1_000), Recency(None, 2_000)], 1),  # written by Java, or with an altered offset
         ([Recency(8, 3_000), Recency(None, 2_000), Recency(7, 4_000)], 0),
         ([Recency(None, 1_000), Recency(None, 2_000)], 1),
     ],
 )
-def test_the_newest_record_of_a_key_counts(records: list[Recency], wins: int):
+def test_the_newest_record_of_a_key_applies(records: list[Recency], wins: int):
     assert newest(dict(enumerate(records))) == wins
     assert newest(dict(reversed([*enumerate(records)]))) == wins
 

@@ -1,4 +1,4 @@
-"""Signatures of requests between workers equal those of Java; requests without a valid signature are refused."""
+"""Signatures of requests between workers equal those of Java. Requests without a valid signature are refused."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ RULES = SessionKeySettings()
     ],
 )
 def test_a_signature_equals_that_of_java(body: bytes, mac: str) -> None:
-    """Java's InternalRequestSignature has created the MACs."""
+    """The expected MACs were created by Java's InternalRequestSignature."""
     assert Signature(mac=mac, algorithm="HmacSHA256") == sign(body, KEY, "HmacSHA256")
     check(body, sign(body, KEY, "HmacSHA256"), KEY, RULES)
 

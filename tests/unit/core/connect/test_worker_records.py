@@ -1,4 +1,4 @@
-"""Config and status records equal those of Java; errors about malformed ones do not show values."""
+"""Config and status records equal those of Java. Errors about malformed records do not show values."""
 
 import pytest
 from hypothesis import given
@@ -74,13 +74,13 @@ config_records = st.one_of(
 
 @pytest.mark.parametrize(("written", "record"), CONFIGS.items())
 def test_config_records_equal_those_of_java(written: tuple[bytes, bytes | None], record: ConfigRecord):
-    """They are equal in both directions."""
+    """The records are equal when encoded and when decoded."""
     assert (record, written) == (decode_config(*written), encode_config(record))
 
 
 @pytest.mark.parametrize(("written", "record"), STATUSES.items())
 def test_status_records_equal_those_of_java(written: tuple[bytes, bytes | None], record: WorkerStatus):
-    """They are equal in both directions."""
+    """The records are equal when encoded and when decoded."""
     assert (record, written) == (decode_status(*written), encode_status(record))
 
 
@@ -110,7 +110,7 @@ def test_any_status_is_decoded_as_encoded(status: WorkerStatus):
 
 @given(st.none() | st.binary(max_size=40), st.none() | st.binary(max_size=40))
 def test_no_bytes_crash_a_reader(key: bytes | None, value: bytes | None):
-    """They are ignored, decoded, or refused with a ValueError."""
+    """The bytes are ignored, decoded, or refused with a ValueError."""
     for prefix in (b"", b"connector-a", b"task-a-1", b"commit-a", b"target-state-a", b"status-task-a-1"):
         for decode in (decode_config, decode_status):
             try:
@@ -129,7 +129,7 @@ def test_the_record_of_a_log_level_equals_that_of_java():
 
 @pytest.mark.parametrize("key", [b"logger-cluster-org.apache", b"session-key-of-mine", b"x"])
 def test_records_of_other_types_are_ignored(key: bytes):
-    """They are not about connectors."""
+    """These records do not concern connectors."""
     assert decode_config(key, b'{"key":"c2VjcmV0"}') is None
     assert decode_status(b"status-topic-t:connector-a", b'{"topic":{}}') is None
 
@@ -154,7 +154,7 @@ def test_a_problem_shows_no_value(key: bytes, value: bytes):
 
 
 def test_a_target_state_of_a_later_version_falls_back_to_the_old_field():
-    """As in Java, this allows for new states."""
+    """As in Java, the old field allows for states that an earlier version does not know."""
     value = b'{"state":"PAUSED","state.v2":"HIBERNATING"}'
 
     assert decode_config(b"target-state-a", value) == ConnectorTarget(connector="a", state=TargetState.PAUSED)
@@ -227,7 +227,7 @@ def test_a_late_status_of_the_former_owner_of_a_task_is_ignored():
 
 
 def test_a_safe_write_does_not_replace_a_newer_generation_of_a_different_worker():
-    """As in Java's putSafe."""
+    """Java's `putSafe` behaves the same."""
     statuses = LatestStatuses()
     statuses.take(status(WorkerState.RUNNING, 5, "h:1"))
 
