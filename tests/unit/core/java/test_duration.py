@@ -19,13 +19,13 @@ from mirrorflow_core.java.properties import parse_duration_ms, parse_instant_ms
     ],
 )
 def test_durations_are_parsed_as_in_java(text: str, expected_ms: int):
-    """The examples of java.time.Duration.parse."""
+    """The values are the examples of java.time.Duration.parse."""
     assert expected_ms == parse_duration_ms(text)
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "1h", "P1Y", "P1DT", "PT1"])
 def test_invalid_durations_are_refused(text: str):
-    """Java refuses them too."""
+    """Java refuses these texts too."""
     with pytest.raises(ValueError, match="not a duration"):
         parse_duration_ms(text)
 

@@ -58,7 +58,7 @@ def test_a_config_is_parsed_as_in_java(text: str, options: dict[str, str]):
     ],
 )
 def test_a_config_that_java_refuses_is_refused_without_showing_it(text: str, expected: str):
-    """With a missing quote, any word may be part of a password."""
+    """If a quote is missing, any word may be part of a password."""
     with pytest.raises(InvalidSettingError) as raised:
         parse_jaas(text)
 
@@ -73,7 +73,7 @@ def test_the_repr_of_a_module_does_not_show_its_options():
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n")))
 def test_every_quoted_value_is_parsed_unchanged(value: str):
-    """Any password is read back if backslashes and quotes are escaped."""
+    """Any password is parsed unchanged if its backslashes and quotes are escaped."""
     quoted = value.replace("\\", "\\\\").replace('"', '\\"')
 
     assert parse_jaas(f'{PLAIN} required password="{quoted}";').options == {"password": value}

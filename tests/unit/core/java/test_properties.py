@@ -93,5 +93,5 @@ def test_any_properties_text_is_parsed_or_refused(text: str):
     ],
 )
 def test_a_comment_after_a_value_is_detected(value: str, expected: str | None):
-    """It must follow white space, because addresses contain `//` and `#`."""
+    """A comment must follow white space, because addresses contain `//` and `#`."""
     assert expected == trailing_comment(value)
