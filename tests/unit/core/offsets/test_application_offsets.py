@@ -1,4 +1,7 @@
-"""Offsets of applications are translated exactly, with a bound, or not at all with a reason; no unread record is skipped."""
+"""Offsets of applications are translated exactly, with a bound, or not at all with a reason.
+
+No unread record is skipped.
+"""
 
 from dataclasses import replace
 
@@ -25,7 +28,7 @@ LOG = LogRange(0, 1000)
 
 
 def copied(*runs: tuple[int, int, int]) -> OffsetMap:
-    """The map of a copy with these runs: source offset, target offset, number of records."""
+    """Returns the map of a copy with runs of (source offset, target offset, number of records)."""
     first = runs[0]
     growing = PartitionMap(STREAM, OffsetPair(first[0] - 1, -1, first[1] - 1))
     ordinal = 0
@@ -62,7 +65,7 @@ def summary(translation):
 
 GAPS = Translator(
     NO_SYNCS, {ORDERS: copied((10, 3, 90), (150, 100, 50))}
-)  # ends at 200, and at 150 on the target
+)  # source log ends at 200, target log at 150
 
 
 @pytest.mark.parametrize(
@@ -91,7 +94,7 @@ def test_an_offset_of_the_source_is_translated(offset, expected):
         (53, (60, "exact", 0)),
         (96, (100, "exact", 0)),  # in the gap of the target
         (150, (200, "exact", 0)),
-        (170, (200, "bound", 20)),  # written since the map was stored, by the flow or by others
+        (170, (200, "bound", 20)),  # written by the flow or by others since the map was stored
         (1, (0, "bound", 10)),
     ],
 )
@@ -123,7 +126,7 @@ def test_an_offset_with_deleted_copies_is_translated_to_the_log_start_and_is_nev
     assert summary(translate(2, GAPS, reverse=True, destination=LogRange(70, 1000))) == (70, "bound", 0)
 
 
-def test_an_offset_before_the_map_is_exact_only_if_the_log_has_nothing_before_the_map():
+def test_an_offset_before_the_map_is_exact_only_if_the_log_has_no_records_before_the_map():
     """Otherwise there may be records before it that were never copied."""
     begins_at_start = Translator(NO_SYNCS, {ORDERS: copied((10, 0, 90))})
 
@@ -132,11 +135,11 @@ def test_an_offset_before_the_map_is_exact_only_if_the_log_has_nothing_before_th
     assert summary(translate(5, begins_at_start, origin=LogRange(10, 1000))) == (0, "exact", 0)
 
 
-def test_an_offset_below_the_log_start_of_its_own_side_is_translated_by_the_map():
+def test_an_offset_below_the_log_start_of_its_own_cluster_is_translated_by_the_map():
     assert summary(translate(20, GAPS, origin=LogRange(120, 1000))) == (13, "exact", 0)
 
 
-def test_an_offset_that_the_other_side_has_lost_is_unknown():
+def test_an_offset_whose_records_the_other_cluster_has_lost_is_unknown():
     lost = translate(199, GAPS, destination=LogRange(0, 120))
 
     assert (lost.offset, lost.translation) == (None, "unknown")

@@ -48,8 +48,8 @@ def checkpoint_at(upstream: int, downstream: int) -> dict[TopicPartition, Point]
     return {COPY: Point(upstream_offset=upstream, downstream_offset=downstream)}
 
 
-def test_partitions_are_renamed_to_copies_and_copies_from_the_target_back():
-    """As in Java's renameTopicPartition."""
+def test_partitions_are_renamed_to_copies_and_copies_from_the_target_are_renamed_to_their_originals():
+    """Java's renameTopicPartition does the same."""
     assert [TopicPartition("A.foo", 3), TopicPartition("foo", 3)] == [
         RENAME(TopicPartition("foo", 3)),
         RENAME(TopicPartition("B.foo", 3)),
@@ -73,7 +73,7 @@ def test_only_topics_of_the_flow_are_translated_and_metadata_is_kept():
 
 @pytest.mark.parametrize("offset", [99, 0])
 def test_an_offset_before_all_syncs_is_not_translated(offset: int):
-    """Java returns -1."""
+    """Java returns -1 for it."""
     translated = translate_group(
         {FOO: Committed(offset)},
         selects=lambda _: True,
@@ -107,12 +107,12 @@ def test_an_offset_before_all_syncs_is_not_translated(offset: int):
     ],
 )
 def test_a_checkpoint_follows_the_group_and_decreases_only_with_it(last, now, expected):
-    """As in Java's checkpointIsMoreRecent."""
+    """Java's checkpointIsMoreRecent decides the same."""
     assert expected == due(last, now)
 
 
 def test_a_group_reset_to_before_all_syncs_gets_the_start_of_the_copy():
-    """Java keeps the old checkpoint, so that a consumer would skip records that the group must read again."""
+    """Java keeps the old checkpoint. A consumer would then skip records that the group must read again."""
     now = translated_at(4, None)
     reset = reset_before_known_syncs(checkpoint_at(10, 10), now)
 
@@ -123,7 +123,7 @@ def test_a_group_reset_to_before_all_syncs_gets_the_start_of_the_copy():
 
 @pytest.mark.parametrize("now", [translated_at(4, 3), translated_at(10, None), translated_at(11, None), {}])
 def test_other_groups_are_not_reset_to_the_start(now):
-    """Only a group that was reset and cannot be translated is."""
+    """Only a group that was reset and cannot be translated starts at the start of the copy."""
     assert not reset_before_known_syncs(checkpoint_at(10, 10), now)
 
 
@@ -138,13 +138,13 @@ def test_other_groups_are_not_reset_to_the_start(now):
     ],
 )
 def test_the_target_group_advances_and_never_goes_back(target, expected):
-    """As in Java's syncGroupOffset, but also where Java writes without a check."""
+    """Java's syncGroupOffset does the same, but in one case writes without a check."""
     assert expected == offsets_to_commit(checkpoint_at(10, 8), translated_at(10, 8), target)
 
 
 @pytest.mark.parametrize("now", [translated_at(9, None), translated_at(9, 7), {}])
 def test_an_offset_ahead_of_the_source_group_is_not_committed(now):
-    """An old checkpoint must not skip records that the source group has not read yet, or reads again."""
+    """An old checkpoint must not make the target group skip records that the source group has yet to read."""
     assert not offsets_to_commit(checkpoint_at(10, 8), now, {})
 
 
@@ -182,7 +182,7 @@ STEPS = st.lists(
 
 
 class World:
-    """A source partition, its copy without some records, a group on both sides, and the connector."""
+    """A source partition, its copy without some records, a group on both clusters, and the connector."""
 
     def __init__(self, *, mapped: bool) -> None:
         self.map = PartitionMap(MapStream(1, "", ""), OffsetPair(-1, -1, -1)) if mapped else None
@@ -235,7 +235,7 @@ class World:
         self.store.add(FOO, self.syncs[-1])
 
     def restart(self, *, compacted: bool) -> None:
-        """Restarts the connector, which reads only the topics; a compacted one has only the last sync."""
+        """Restarts the connector, which reads only the topics. A compacted topic has only the last sync."""
         self.store = self.fresh_syncs()
         for sync in self.syncs[-1:] if compacted else self.syncs:
             self.store.add(FOO, sync)

@@ -1,4 +1,7 @@
-"""Offset commits in `__consumer_offsets` are read in every version, and count only if their transaction was committed."""
+"""Offset commits in `__consumer_offsets` are read in every version.
+
+A commit in a transaction applies only if the transaction was committed.
+"""
 
 import struct
 
@@ -43,7 +46,7 @@ VALUES = {
 @pytest.mark.parametrize("key_version", [0, 1])
 @pytest.mark.parametrize("version", sorted(VALUES))
 def test_every_version_of_a_commit_is_decoded(version: int, key_version: int):
-    """Version 4 is the flexible form; its topic id is a tagged field."""
+    """Version 4 is the flexible form. Its topic id is a tagged field."""
     record = Record(0, 0, commit_key(version=key_version), VALUES[version], ())
 
     assert committed(42) == decode_commit(record)
@@ -67,13 +70,13 @@ def test_records_other_than_offset_commits_are_skipped(version: int):
     ],
 )
 def test_a_commit_that_cannot_be_decoded_is_an_error(key: bytes, value: bytes):
-    """A later version may have other fields, so it is not guessed."""
+    """A later version may have different fields, so the reader does not guess."""
     with pytest.raises(CorruptRecordsError, match="offset 9"):
         decode_commit(Record(9, 0, key, value, ()))
 
 
 class Log:
-    """A log partition: each method appends a batch and returns the commits that count because of it."""
+    """A partition of the log. Each method appends a batch and returns the commits that now apply."""
 
     def __init__(self) -> None:
         self.commits = PartitionCommits()
@@ -112,7 +115,7 @@ class Log:
         return self.commits.take(batch)
 
 
-def test_commits_of_a_transaction_count_with_its_marker():
+def test_commits_of_a_transaction_apply_with_its_marker():
     log = Log()
 
     assert [] == log.commit(1, producer_id=7)
@@ -121,7 +124,7 @@ def test_commits_of_a_transaction_count_with_its_marker():
     assert [] == log.mark(7, commits=True)
 
 
-def test_commits_of_an_aborted_transaction_never_count():
+def test_commits_of_an_aborted_transaction_never_apply():
     log = Log()
 
     assert [] == log.commit(1, producer_id=7)
@@ -130,7 +133,7 @@ def test_commits_of_an_aborted_transaction_never_count():
 
 
 def test_a_transaction_does_not_replace_a_commit_later_in_the_log():
-    """The coordinator applies the one that is later in the log, not the one whose marker comes later."""
+    """The coordinator applies the commit that is later in the log, not the one whose marker is later."""
     log = Log()
     log.commit(1, producer_id=7)
     log.commit(2, producer_id=8)

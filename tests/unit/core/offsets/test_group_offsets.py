@@ -1,4 +1,6 @@
-"""The report about a group's offset: its translation, whether the target's group has it, and the reason if not."""
+"""The report about a group's offset has its translation, whether it is committed on the target, and the reason if it is
+not.
+"""
 
 import pytest
 
@@ -77,7 +79,7 @@ def test_an_offset_that_is_not_written_has_a_reason(facts, reason):
     assert (report.written, report.why) == (False, reason)
 
 
-def test_a_target_group_that_is_ahead_counts_as_written_with_a_note():
+def test_a_target_group_that_is_ahead_counts_as_committed_with_a_note():
     report = report_of(committed=95)
 
     assert report.written
@@ -147,7 +149,7 @@ def test_a_failover_rereads_the_records_between_the_committed_and_the_translated
     [
         ("consumer", "Classic", True),
         ("consumer", "Consumer", True),
-        ("", "Classic", True),  # only offsets were committed
+        ("", "Classic", True),  # only offsets were committed, without a protocol
         ("consumer", "", True),  # a broker that reports no types
         ("connect", "Classic", False),
         ("share", "Share", False),
@@ -156,7 +158,7 @@ def test_a_failover_rereads_the_records_between_the_committed_and_the_translated
     ],
 )
 def test_only_committed_offsets_of_consumers_are_progress(protocol_type: str, kind: str, expected: bool):  # noqa: FBT001
-    """As in Java's listConsumerGroups: classic and consumer groups with the consumer protocol or none."""
+    """As in Java's listConsumerGroups, these are classic and consumer groups with the consumer protocol or no protocol."""
     assert expected == Group(name="g", protocol_type=protocol_type, type=kind).is_consumer_group
 
 
@@ -189,8 +191,8 @@ def test_a_group_that_cannot_be_translated_has_a_reason():
     assert not Group(name="g", protocol_type="connect", type="Classic").why_not
 
 
-def test_exclude_wins_over_include_and_a_whole_name_must_match():
-    """As in DefaultGroupFilter."""
+def test_exclude_takes_precedence_over_include_and_a_whole_name_must_match():
+    """DefaultGroupFilter behaves the same."""
     selection = GroupSelection(include=("orders.*", "pay"), exclude=("orders-test",))
 
     assert [True, False, True, False, False] == [
@@ -199,7 +201,7 @@ def test_exclude_wins_over_include_and_a_whole_name_must_match():
 
 
 def test_an_empty_list_selects_nothing():
-    """As in Java."""
+    """Java behaves the same."""
     assert not GroupSelection(include=(), exclude=()).selects("orders")
 
 

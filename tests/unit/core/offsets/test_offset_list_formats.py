@@ -1,4 +1,7 @@
-"""Lists of offsets are read as a whole or refused with each invalid line; translations keep the form and the order."""
+"""Lists of offsets are accepted as a whole, or refused with each invalid line.
+
+Translations keep the format and the order.
+"""
 
 import csv
 import io
@@ -98,7 +101,7 @@ TRANSLATIONS = (
 )
 
 
-def test_translations_have_the_form_of_the_input():
+def test_translations_have_the_format_of_the_input():
     by_form = {form: list(format_translations(form, TRANSLATIONS)) for form in OffsetListFormat}
 
     lines = ["A.orders,0,40,exact,0,", 'A.orders,1,7,bound,3,"a, reason"', ",2,,unknown,,nothing"]

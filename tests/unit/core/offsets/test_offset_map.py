@@ -12,7 +12,7 @@ ANCHOR = OffsetPair(-1, -1, -1)
 
 
 class Copy:
-    """A partition and its copy with their true offsets, and the map that the copiers have kept."""
+    """A partition and its copy with their true offsets, and the map that the copiers have written."""
 
     def __init__(self):
         self.records = []  # (source offset, target offset) by ordinal
@@ -23,7 +23,7 @@ class Copy:
 
     @property
     def delivered(self):
-        """The last offset pair; its source offset covers skipped offsets after the record."""
+        """Returns the last offset pair. Its source offset also covers skipped offsets after the record."""
         if not self.records:
             return ANCHOR
         return OffsetPair(self.upstream - 1, len(self.records) - 1, self.records[-1][1])
@@ -50,7 +50,7 @@ class Copy:
         self.stored = self.map.kept(self.delivered)
 
     def crash(self, *, early_reading):
-        """Starts a new process at the target's end, which reads the stored map before or after it starts to copy."""
+        """Starts a new process at the target's end. It reads the stored map before or after it starts to copy."""
         stream = STREAM
         if early_reading:
             self.map = PartitionMap(stream, self.delivered)
@@ -73,14 +73,14 @@ class Copy:
         return self.elections[epoch + 1] if epoch + 1 < len(self.elections) else self.downstream
 
     def elect(self):
-        """Elects a leader whose log ends here; no earlier epoch of its log starts later."""
+        """Elects a leader whose log ends here, so that no earlier epoch can start later in its log."""
         self.elections = [min(start, self.downstream) for start in self.elections] + [self.downstream]
         self.map.leader_epoch = len(self.elections) - 1
 
     def lose_tail(self, count, *, is_stored=True):
         """Loses the newest target records in an unclean election, and copies them again to different offsets.
 
-        The stored map is then wrong about them, and stays so if a process dies before it stores a new one.
+        The stored map is then wrong about them. It stays wrong if a process dies before it stores a new map.
         """
         count = min(count, len(self.records) - 1)
         if count <= 0:
@@ -104,12 +104,12 @@ class Copy:
         self.copy(1)
 
     def copy_by_other_process(self, count):
-        """Has a different copier copy, and aligns this one to the current end of the target."""
+        """Has another copier copy records, and aligns this copier to the current end of the target."""
         self.copy(count, is_mapped=False)
         self.map.aligned(STREAM, self.delivered)
 
     def check(self, offset_map: OffsetMap, *, end=None):
-        """Checks that *offset_map* never skips an unread record and bounds the reread records correctly."""
+        """Checks that *offset_map* never skips an unread record, and that its bounds on reread records hold."""
         last = -1
         for offset in range((self.upstream if end is None else end) + 2):
             mapped = offset_map.translate(offset)
@@ -128,7 +128,7 @@ class Copy:
         self.check_back(offset_map)
 
     def check_back(self, offset_map: OffsetMap):
-        """Checks that no reader of the copy skips a source record, and that the bound on those it reads again holds."""
+        """Checks that no reader of the copy skips a source record, and that the bounds on reread records hold."""
         last = -1
         for target_offset in range(self.downstream + 2):
             mapped = offset_map.translate_back(target_offset)
@@ -220,7 +220,7 @@ def test_a_stored_map_stays_valid_while_the_target_keeps_its_records(events):
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=20), st.data())
 def test_a_map_without_gaps_is_exact_everywhere(batches, data):
-    """This holds with any kills, and however rarely the map was stored."""
+    """Neither kills nor rarely stored maps change this."""
     copy = Copy()
     for count in batches:
         copy.copy(count)
@@ -238,7 +238,7 @@ def test_a_map_without_gaps_is_exact_everywhere(batches, data):
 
 
 def test_a_stored_map_of_lost_records_does_not_apply_to_new_ones_with_the_same_end():
-    """The tail was lost and copied again to different offsets up to the same end, without a stored map."""
+    """The tail was lost and copied again, to different offsets but up to the same end, without storing a map."""
     copy = Copy()
     copy.copy(90)
     copy.downstream += 10  # written by another producer
@@ -368,10 +368,12 @@ def test_records_that_were_not_stored_before_a_kill_have_bounds():
     ("first", "expected"),
     [
         (0, MappedOffset(500, 500)),
-        (100, MappedOffset(400, 500)),  # whether the log has gaps before is unknown
+        (100, MappedOffset(400, 500)),  # whether the log has gaps before it is unknown
     ],
 )
-def test_records_copied_before_any_map_was_stored_have_bounds_where_the_copy_holds_no_others(first, expected):
+def test_records_copied_before_the_first_stored_map_have_bounds_if_the_copy_has_no_other_records(
+    first, expected
+):
     known = PartitionMap(STREAM, OffsetPair(first + 999, 999, 999))
     known.extend_to_log_start()
     known.delivered(first + 1000, 1002, 10, 1000)
@@ -382,7 +384,7 @@ def test_records_copied_before_any_map_was_stored_have_bounds_where_the_copy_hol
     assert kept.translate(first + 1005) == MappedOffset(1007, 1007)
 
 
-def test_a_map_is_not_extended_over_target_records_that_are_not_of_the_stream():
+def test_a_map_is_not_extended_over_target_records_from_outside_the_stream():
     known = PartitionMap(STREAM, OffsetPair(999, 999, 4999))
     known.extend_to_log_start()
 
@@ -424,8 +426,8 @@ def test_a_new_generation_at_the_end_of_the_old_one_keeps_its_runs():
     assert offset_map.translate(105) == MappedOffset(106, 106)
 
 
-def test_records_copied_between_two_generations_are_bounded_by_their_ends():
-    """Java MM2 has copied in between, and only its first and last offsets are known."""
+def test_records_copied_between_two_generations_have_bounds_from_their_ends():
+    """Java's MM2 has copied in between, and only its first and last offsets are known."""
     copy = Copy()
     copy.copy(100)
     copy.map.aligned(STREAM._replace(generation=2), OffsetPair(199, -1, 219))
@@ -472,8 +474,8 @@ def test_a_target_offset_is_translated_back_where_the_map_is_exact(
     assert offset_map.source_of(target_offset) == source_offset
 
 
-def test_target_offsets_between_two_runs_are_translated_back_to_the_end_of_the_first():
-    """Markers and records of other writers are there, and the log may end between two of them."""
+def test_target_offsets_between_two_runs_are_translated_back_to_the_end_of_the_first_run():
+    """Markers and records of other writers lie there. The log may end between two of them."""
     runs = (Run(10, 100, 20, 110, 10), Run(25, 113, 30, 118, 5))
     offset_map = OffsetMap(stream=STREAM, ordinal=15, upstream_end=30, runs=runs)
 

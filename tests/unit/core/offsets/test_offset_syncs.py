@@ -1,7 +1,7 @@
-"""Offset syncs are due as in Java, and a translation never lets a group miss a record.
+"""Offset syncs are due as in Java, and a translation never makes a group miss a record.
 
-offset_syncs_of_java.json has the output of Kafka 4.3.1's OffsetSyncStore and OffsetSyncWriter.PartitionState, with
-assertions on, for random histories with resets, offsets near 2^62, and reading to the end first or not.
+offset_syncs_of_java.json is the output of Kafka 4.3.1's OffsetSyncStore and OffsetSyncWriter.PartitionState, with
+assertions enabled. Its random histories contain resets and offsets near 2^62, and are read to the end first or not.
 """
 
 import json
@@ -68,7 +68,7 @@ def test_the_grouping_of_records_into_batches_does_not_change_due_syncs(case):
 
 
 def test_only_the_newest_delayed_sync_is_written_at_the_flush():
-    """OffsetSyncWriterTest.testPromoteDelayedOffsetSyncs."""
+    """As in OffsetSyncWriterTest.testPromoteDelayedOffsetSyncs."""
     syncs = PartitionSyncs(50)
     assert syncs.delivered(0, 100, 1)
     assert not syncs.delivered(1, 101, 1)
@@ -98,7 +98,7 @@ def test_each_gap_between_records_makes_a_sync_due():
     assert not syncs.promote()
 
 
-def test_records_given_with_offsets_but_without_gaps_make_no_sync_due():
+def test_records_with_explicit_offsets_but_without_gaps_make_no_sync_due():
     syncs = PartitionSyncs(100)
     syncs.delivered(0, 0, 1)
     syncs.take()
@@ -117,7 +117,7 @@ def test_syncs_of_a_large_batch_get_denser_towards_its_end():
     assert all(sync.upstream_offset - sync.downstream_offset == 1_000 for sync in taken)
 
 
-def test_a_limited_number_of_pending_syncs_with_the_first_and_newest_is_kept():
+def test_the_number_of_pending_syncs_is_limited_and_includes_the_first_and_newest():
     syncs = PartitionSyncs(0)
     for offset in range(0, 1_000, 10):
         syncs.delivered(offset, offset, 10)
@@ -160,7 +160,7 @@ def test_failed_syncs_from_before_a_lower_offset_are_dropped():
 
 
 def test_a_starting_copier_syncs_the_target_end_at_the_next_flush():
-    """A killed predecessor may not have written it, and there may be no new records for days."""
+    """The killed predecessor may not have written it, and new records may be days away."""
     syncs = PartitionSyncs(100)
 
     assert not syncs.aligned(7, 70)
@@ -224,7 +224,7 @@ def test_the_store_keeps_and_translates_as_in_java(case):
 
 
 def test_offsets_are_translated_by_the_closest_earlier_sync():
-    """The case of OffsetSyncStoreTest.testOffsetTranslation."""
+    """The values are those of OffsetSyncStoreTest.testOffsetTranslation."""
     store = store_of([(100, 200)])
     assert store.translate_downstream(ORDERS, 150) == 201
     store.add(ORDERS, Sync(150, 251))
@@ -284,20 +284,21 @@ STEPS = st.lists(
 
 @settings(max_examples=2 * settings().max_examples)
 @given(STEPS, st.integers(-1, 200), st.integers(0, 2), st.lists(st.floats(0, 1), min_size=1, max_size=30))
-# A different record after a gap gets the target offset of the lost one.
+# After the loss, a different record that follows a gap gets the target offset of the lost one.
 @example([(2, 0, 0, False, False), (1, 1, 0, False, False)], 0, 2, [0.0])
-# A marker gets the target offset of the lost record, which the source has compacted; the copier cannot detect it.
+# A marker gets the target offset of the lost record. The source has compacted that record, so the copier cannot detect
+# the loss.
 @example([(2, 0, 0, False, False), (1, 1, 1, False, False)], 0, 2, [0.0, 0.5, 1.0])
 def test_a_translation_never_skips_a_record_or_exceeds_the_copy_and_keeps_the_order(
     steps, lag_max, back, fractions
 ):
     """Batches have gaps on both sides, writes are delayed, and lost tails are copied again."""
     syncs, store = PartitionSyncs(lag_max), store_of([])
-    target_offsets: dict[int, int] = {}  # by source offset, of all records in the copy
+    target_offsets: dict[int, int] = {}  # all records in the copy, by source offset
     upstream = downstream = 0
     for number, (count, gap, marker, flush, write) in enumerate(steps):
         if back and number == len(steps) // 2 and target_offsets:
-            # The target loses its last records, and they are copied again, maybe to different offsets.
+            # The target loses its last records. They are copied again, possibly to different offsets.
             kept = sorted(target_offsets)[: -min(len(target_offsets) - 1, 7 * back) or None]
             target_offsets = {offset: target_offsets[offset] for offset in kept}
             upstream, downstream = kept[-1] + 1, target_offsets[kept[-1]] + 1

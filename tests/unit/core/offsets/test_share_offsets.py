@@ -1,4 +1,7 @@
-"""Start offsets of share groups are translated so that no unfinished record is skipped; what is delivered again is counted."""
+"""Start offsets of share groups are translated so that no unfinished record is skipped.
+
+Records that may be delivered again are counted.
+"""
 
 import pytest
 
@@ -31,7 +34,7 @@ OTHER = TopicPartition("other", 0)
 
 
 def copied(begin: int, downstream: int, count: int) -> OffsetMap:
-    """The map of a copy of *count* records from source offset *begin* on."""
+    """Returns the map of a copy of *count* records from source offset *begin* on."""
     growing = PartitionMap(MapStream(1, "", ""), OffsetPair(begin - 1, -1, downstream - 1))
     growing.delivered(begin, downstream, count, 0)
     return growing.kept(OffsetPair(begin + count - 1, count - 1, downstream + count - 1))
@@ -73,7 +76,7 @@ def test_records_finished_after_the_start_offset_may_be_delivered_again(
 
 
 @pytest.mark.parametrize(("offset", "is_before"), [(90, True), (100, False), (120, False)])
-def test_a_start_before_all_known_offsets_becomes_the_beginning_of_the_copy(offset: int, is_before: bool):  # noqa: FBT001
+def test_a_start_before_all_known_offsets_becomes_the_start_of_the_copy(offset: int, is_before: bool):  # noqa: FBT001
     now = {COPY: translate(ShareStart(offset=offset), 150)}
 
     assert before_known_offsets(now, TRANSLATOR) == ({COPY} if is_before else set())
@@ -84,13 +87,13 @@ def test_a_start_before_all_known_offsets_becomes_the_beginning_of_the_copy(offs
 @pytest.mark.parametrize(
     ("own", "due"), [({}, {COPY: 40}), ({COPY: 39}, {COPY: 40}), ({COPY: 40}, {}), ({COPY: 41}, {})]
 )
-def test_a_start_offset_on_the_target_never_moves_back(
+def test_a_start_offset_on_the_target_never_decreases(
     own: dict[TopicPartition, int], due: dict[TopicPartition, int]
 ):
     assert starts_to_set({COPY: translate(ShareStart(offset=140), 150)}, own) == due
 
 
-def test_an_unknown_translation_sets_nothing():
+def test_nothing_is_set_for_an_unknown_translation():
     assert not starts_to_set({COPY: TranslatedOffset(upstream_offset=5, downstream_offset=None)}, {})
 
 
@@ -120,7 +123,7 @@ def test_start_offsets_are_set_only_for_idle_share_groups(group: Group | None, e
         (None, Writable.YES, True, None, None, False, NOT_KNOWN),
     ],
 )
-def test_a_line_has_the_reason_why_a_share_group_is_not_on_the_target(
+def test_a_report_line_has_the_reason_why_a_share_group_is_not_on_the_target(
     own: int | None,
     writable: Writable,
     is_synchronised: bool,  # noqa: FBT001
@@ -147,7 +150,7 @@ def test_a_line_has_the_reason_why_a_share_group_is_not_on_the_target(
     assert (line.topic, line.target_topic, line.written, line.why) == ("orders", "A.orders", written, why)
 
 
-def test_a_line_has_the_number_of_acknowledged_records_delivered_again():
+def test_a_report_line_has_the_number_of_acknowledged_records_delivered_again():
     (line,) = share_group_offsets(
         ShareGroupFacts(
             group="g",

@@ -1,4 +1,4 @@
-"""Translation uses the offset map first, then offset syncs; if they contradict each other, the lower offset counts."""
+"""Translation uses the offset map first, then offset syncs. If they contradict each other, the lower offset applies."""
 
 import random
 from bisect import bisect_left
@@ -15,7 +15,7 @@ ORDERS = TopicPartition("orders", 0)
 
 
 def map_of(begin, end, *, shift=0):
-    """The map of a copy of source offsets [begin, end)."""
+    """Returns the map of a copy of source offsets [begin, end)."""
     partition_map = PartitionMap(MapStream(1, "", ""), OffsetPair(begin - 1, -1, begin + shift - 1))
     partition_map.delivered(begin, begin + shift, end - begin, 0)
     return partition_map.kept(OffsetPair(end - 1, end - begin - 1, end + shift - 1))
@@ -59,7 +59,7 @@ def test_newer_offset_syncs_apply_after_the_end_of_the_map():
     )
 
 
-def test_the_lower_offset_counts_if_map_and_syncs_contradict_each_other():
+def test_the_lower_offset_applies_if_map_and_syncs_contradict_each_other():
     """The topic was copied again, and the map does not show it yet."""
     translator = Translator(store((420, 7), (500, 87)), {ORDERS: map_of(0, 400)})
 
@@ -67,7 +67,7 @@ def test_the_lower_offset_counts_if_map_and_syncs_contradict_each_other():
 
 
 def test_without_earlier_checkpoints_only_exact_offsets_are_returned():
-    """Otherwise a translation could be lower than a checkpoint of an earlier run with a narrower bound."""
+    """A translation could otherwise be lower than a checkpoint of an earlier run that had a narrower bound."""
     partition_map = PartitionMap(MapStream(1, "", ""), OffsetPair(-1, -1, -1))
     partition_map.delivered(0, 0, 100, 0)
     partition_map.aligned(MapStream(1, "", ""), OffsetPair(209, 199, 199))
@@ -112,7 +112,7 @@ def test_translation_never_misses_a_record_and_never_decreases(seed):
         syncs.delivered(upstream, downstream, count)
         records += [(upstream + index, downstream + index) for index in range(count)]
         upstream, downstream = upstream + count, downstream + count
-        if rng.random() < 0.2:  # a task starts again, behind markers that follow the last record
+        if rng.random() < 0.2:  # a task starts again after markers that follow the last record
             upstream += rng.choice((0, 2))
             syncs.aligned(upstream - 1, downstream - 1)
             partition_map.aligned(
@@ -145,7 +145,7 @@ def test_translation_never_misses_a_record_and_never_decreases(seed):
 
 
 def assert_back_is_safe(translator, records, end):
-    """No reader of the copy skips a source record, and what it reads again lies before `at_most`."""
+    """Asserts that no reader of the copy skips a source record, and that all reread records lie before `at_most`."""
     offsets, copies = (list(side) for side in zip(*records, strict=True))
     last = 0
     for reader in range(end + 2):
@@ -205,7 +205,7 @@ def test_the_known_range_covers_the_map_and_the_syncs():
 
 
 def opposite_map(*runs, upstream_end=0):
-    """The map of a flow that copied to the source of this one."""
+    """Returns the map of the opposite flow, which has copied to the source of this flow."""
     partition_map = PartitionMap(MapStream(1, "", ""), OffsetPair(-1, -1, -1))
     ordinal = 0
     for upstream, downstream, count in runs:
@@ -214,8 +214,8 @@ def opposite_map(*runs, upstream_end=0):
     return partition_map.kept(OffsetPair(upstream_end - 1, ordinal - 1, -1))
 
 
-# The opposite flow has copied 40 records with a gap, [0, 30) to [0, 30) and [35, 45) to [30, 40), and its marker lies at 40. Since
-# then this flow copies from 41 on, to 45 on.
+# The opposite flow has copied 40 records with a gap: [0, 30) to [0, 30), and [35, 45) to [30, 40). Its marker lies at
+# 40. Since then this flow copies from 41 on to target offset 45.
 OPPOSITE = opposite_map((0, 0, 30), (35, 30, 10), upstream_end=45)
 
 
@@ -227,8 +227,8 @@ def test_a_group_within_copies_of_the_opposite_flow_is_translated_by_the_map_of_
     assert translated == [MappedOffset(offset, offset) for offset in (10, 35, 36, 45, 45, 54)]
 
 
-def test_a_group_at_the_end_of_the_opposite_flow_is_translated_before_anything_is_copied():
-    """At 41 the group has read the marker of the opposite flow, which the map of this flow does not have."""
+def test_a_group_at_the_end_of_the_opposite_flow_is_translated_before_the_first_copied_record():
+    """At offset 41 the group has passed the marker of the opposite flow, which the map of this flow lacks."""
     empty = PartitionMap(MapStream(1, "", ""), OffsetPair(40, -1, 44)).kept(OffsetPair(40, -1, 44))
     translator = Translator(store(), {ORDERS: empty}, opposite_maps={ORDERS: OPPOSITE})
 
@@ -240,7 +240,7 @@ def test_a_group_at_the_end_of_the_opposite_flow_is_translated_before_anything_i
 
 
 @given(st.integers(0, 40), st.integers(0, 60))
-def test_translations_by_both_maps_never_go_back_with_the_group(first: int, second: int):
+def test_translations_by_both_maps_never_decrease_when_the_group_advances(first: int, second: int):
     translator = Translator(store(), {ORDERS: map_of(41, 60, shift=4)}, opposite_maps={ORDERS: OPPOSITE})
     earlier, later = (translator.translate(ORDERS, offset) for offset in sorted((first, second)))
 
@@ -250,7 +250,7 @@ def test_translations_by_both_maps_never_go_back_with_the_group(first: int, seco
 
 
 def test_no_record_is_skipped_after_the_target_has_lost_the_originals_of_the_opposite_flow():
-    """The target ends at 38 after the loss, so the copies of 41 and later lie from there on."""
+    """After the loss, the target ends at 38. Copies of source offset 41 and later start there."""
     translator = Translator(store(), {ORDERS: map_of(41, 60, shift=-3)}, opposite_maps={ORDERS: OPPOSITE})
 
     translated = [translator.translate(ORDERS, offset) for offset in (20, 32, 36, 41, 42)]
