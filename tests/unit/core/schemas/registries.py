@@ -1,4 +1,4 @@
-"""Synchronizes registry models by plans, without HTTP."""
+"""Synchronizes models of registries by plans, without HTTP."""
 
 from mirrorflow_core.schemas.registry_contents import (
     RegistryContents,
@@ -15,7 +15,7 @@ SAME = SubjectMapping(contexts={".": "."})
 
 
 def contents(model: RegistryModel, *contexts: str) -> RegistryContents:
-    """Returns everything in *contexts* of *model*; the default context if none is given."""
+    """Returns the contents of *contexts* of *model*, or of the default context if none is given."""
     shown = contexts or (".",)
     versions = [parse_version(value) for (context, _, _), value in model.versions.items() if context in shown]
     scopes = {SubjectName(context, "") for context in shown} | {version.subject for version in versions}
@@ -43,7 +43,7 @@ def plan(source: RegistryModel, target: RegistryModel, mapping: SubjectMapping =
 def synchronize(
     source: RegistryModel, target: RegistryModel, mapping: SubjectMapping = SAME, *, requests: int = 10_000
 ) -> SchemaPlan:
-    """Carries out at most *requests* requests of the plan, each of which must succeed; returns the plan."""
+    """Sends at most *requests* requests of the plan, each of which must succeed, and returns the plan."""
     planned = plan(source, target, mapping)
     wanted = [request for step in planned.steps for request in requests_of(step)]
     for request in wanted[:requests]:

@@ -1,4 +1,4 @@
-"""The ids of schemas in records: of keys, values and headers, in batches of each codec and in old messages."""
+"""The ids of schemas are found in keys, values and headers, in batches of each codec and in old messages."""
 
 import struct
 import zlib
@@ -47,7 +47,7 @@ def test_a_response_has_the_ids_of_all_its_complete_batches():
     "value", [b"\0\0\0\0", b"\0\0\0\0\0\0", b"\0\xff\0\0\0\0", b"\1\0\0\0\1\0", b"", None]
 )
 def test_other_data_names_no_schema(value: bytes | None):
-    """Too short, id 0, a negative id, another first byte."""
+    """The data is too short, or it has id 0, a negative id or a different first byte."""
     assert schema_ids(batch(Record(0, 1, None, value))) == set()
 
 
@@ -59,7 +59,7 @@ def test_messages_of_old_formats_name_schemas():
     "damaged", [b"", b"x" * 61, bytes(batch(Record(0, 1, None, payload(1)), codec=GZIP))[:-8]]
 )
 def test_bytes_that_cannot_be_read_have_no_schema_id(damaged: bytes):
-    """Copying reports it."""
+    """No error is raised here, because copying reports the unreadable bytes."""
     assert schema_ids(memoryview(damaged)) == set()
 
 

@@ -1,4 +1,4 @@
-"""Plans between two registries with the documented behaviour: by example, and for random histories."""
+"""Plans between two registries have the documented behaviour, in examples and for random histories."""
 
 import random
 from dataclasses import replace
@@ -53,7 +53,7 @@ def test_referenced_schemas_are_registered_before_the_schemas_that_refer_to_them
     assert target.versions == source.versions
 
 
-def test_a_schema_that_returns_after_its_version_was_deleted_for_good_gets_its_new_version():
+def test_a_schema_registered_again_after_its_version_was_permanently_deleted_gets_its_new_version():
     source, target = RegistryModel(), RegistryModel()
     register(source, "other", '"int"')  # keeps the id
     register(source, "orders", '"int"')
@@ -79,10 +79,13 @@ def delete_for_good(model: RegistryModel, subject: str, version: int) -> None:
 
 
 @pytest.mark.parametrize("deletion", ["softly", "for good"])
-def test_a_returning_schema_is_a_conflict_while_a_version_that_only_the_target_has_refers_to_the_old_one(
+def test_a_returning_schema_is_a_conflict_while_a_version_only_on_the_target_refers_to_the_old_one(
     deletion: str,
 ):
-    """A registry deletes nothing that is referred to, and gives no schema a second version beside a first one."""
+    """A registry does not delete a version that is referred to.
+
+    It does not give a schema a second version in a subject either.
+    """
     source, target = RegistryModel(), RegistryModel()
     register(source, "other", '"int"')  # keeps the id
     register(source, "orders", '"int"')
@@ -113,8 +116,8 @@ def test_a_returning_schema_is_a_conflict_while_a_version_that_only_the_target_h
     assert target.versions[".", "orders", 3]["id"] == 1
 
 
-def test_a_returning_schema_is_registered_after_a_deletion_that_comes_late_in_the_order():
-    """The version that refers to the old one is deleted on the source, and comes after many others."""
+def test_a_returning_schema_is_registered_after_a_deletion_that_is_late_in_the_order():
+    """The version that refers to the old one is deleted on the source, and is ordered after many others."""
     source, target = RegistryModel(), RegistryModel()
     register(source, "orders", '"int"')
     for number in range(4):
@@ -139,7 +142,7 @@ def test_a_returning_schema_is_registered_after_a_deletion_that_comes_late_in_th
 
 
 def test_a_version_is_not_deleted_if_one_that_refers_to_it_cannot_be_deleted():
-    """`refunds` refers to `orders`, and what only the target has refers to `refunds`."""
+    """`refunds` refers to `orders`. A version that only the target has refers to `refunds`."""
     source, target = RegistryModel(), RegistryModel()
     register(source, "orders", '"int"')
     register(source, "refunds", '"bytes"', [{"name": "R", "subject": "orders", "version": 1}])
@@ -172,7 +175,10 @@ def test_a_schema_that_returns_under_its_old_id_gets_its_new_version():
 
 @pytest.mark.parametrize("mapping", [SAME, EAST])
 def test_two_versions_of_a_subject_under_one_id_do_not_replace_each_other(mapping: SubjectMapping):
-    """No registry issues them, but imports may leave them; each pass would delete what the other has registered."""
+    """No registry assigns such ids, but imports may create them.
+
+    Each pass would delete the version that the other has registered.
+    """
     source, target = RegistryModel(), RegistryModel()
     register(source, "orders", '"int"')
     register(source, "orders", '"long"')
@@ -371,7 +377,7 @@ def test_invalid_pairs_of_contexts_are_refused(pairs: list[str]):
 
 
 def change(model: RegistryModel, chance: random.Random) -> None:
-    """Makes one random change that a user could make; refused ones change nothing."""
+    """Makes one random change that a user could make. A refused change has no effect."""
     subjects = ["a", "b", "c", "d"]
     subject = chance.choice(subjects)
     versions = sorted(key for key, value in model.versions.items() if not value["deleted"])
@@ -380,7 +386,7 @@ def change(model: RegistryModel, chance: random.Random) -> None:
             _, name, number = chance.choice(versions)
             model.respond("DELETE", f"/subjects/{name}/versions/{number}")
         case 1 | 11 if versions:
-            # The number of a newest version would be used again, which is a conflict.
+            # The number of a newest version would be assigned again, which is a conflict.
             _, name, number = chance.choice(versions)
             status, _ = model.respond("DELETE", f"/subjects/{name}/versions/{number}")
             if status == 200 and (".", name, number + 1) in model.versions:
@@ -409,9 +415,9 @@ def change(model: RegistryModel, chance: random.Random) -> None:
 @settings(max_examples=50, deadline=None)
 @example(
     seed=4318024, subjects=".*"
-)  # a schema returns in another version, after the source has deleted the first for good
+)  # a schema returns in another version after the first was permanently deleted on the source
 @given(seed=st.integers(0, 2**32), subjects=st.sampled_from([".*", "a|b", "d"]))
-def test_any_history_arrives_with_its_ids_although_each_pass_is_cut_short(seed: int, subjects: str):
+def test_any_history_is_copied_with_its_ids_even_if_each_pass_is_interrupted(seed: int, subjects: str):
     chance = random.Random(seed)
     source, target = RegistryModel(), RegistryModel()
     mapping = SubjectMapping(
@@ -449,7 +455,7 @@ def test_any_history_arrives_with_its_ids_although_each_pass_is_cut_short(seed: 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_two_directions_never_give_an_id_two_different_schemas(seed: int):
-    """With any mapping, an id of a copied context is that of its original."""
+    """With any mapping, an id in a copied context is the id of the original."""
     chance = random.Random(seed)
     east, west = RegistryModel(), RegistryModel()
     forth, back = (
