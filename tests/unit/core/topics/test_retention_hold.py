@@ -1,4 +1,4 @@
-"""Retention holds: their lease, their holders, and the restored settings."""
+"""Retention holds have a lease and holders, and restore the original settings."""
 
 import json
 from dataclasses import replace
@@ -57,7 +57,7 @@ def test_a_hold_ends_at_once_when_its_holder_releases_it():
 
 
 def test_a_second_holder_does_not_record_the_held_value_as_the_original():
-    """The setting is not restored while one of them holds it."""
+    """The setting is not restored while any holder remains."""
     holds = _holds(
         Hold(holder="a", topic="t", before={"retention.ms": None}),
         RetentionLease(holder="a", until_ms=OVER_MS),
@@ -79,7 +79,9 @@ def test_a_hold_without_a_lease_is_not_active():
 
 
 def test_only_settings_that_would_delete_records_are_held():
-    """That is retention.ms with old records or retention.bytes with a large partition, unless it is compacted."""
+    """These are retention.ms with old records and retention.bytes with a large partition, unless the topic is
+    compacted.
+    """
     entries = _entries(policy="delete", ms="100", size="1000")
 
     assert would_delete(entries, has_old=False, bytes_max=10) == {}
@@ -126,7 +128,10 @@ def test_a_value_set_during_the_hold_is_restored():
 
 
 def test_a_setting_that_differs_from_the_held_value_was_changed_by_a_user():
-    """This includes a removed setting. The original value is no change, because some tools set it every minute."""
+    """This includes a removed setting.
+
+    The original value does not count as a change, because some tools set it every minute.
+    """
     before, names = {"retention.ms": "100"}, ("retention.ms",)
     inherited = _entries(policy="delete", ms="604800000", size="-1", source=ConfigSource.DEFAULT)
 
@@ -167,7 +172,7 @@ def test_fields_of_a_later_version_are_ignored():
     ],
 )
 def test_other_records_are_ignored(key: bytes, value: bytes):
-    """A foreign record in the topic must not stop the flow."""
+    """An unknown record in the topic must not stop the flow."""
     assert decode_hold(key, value) is None
 
 

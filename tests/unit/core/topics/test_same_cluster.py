@@ -1,4 +1,4 @@
-"""A flow within one cluster may copy to other names, but never its own copies."""
+"""A flow within one cluster may copy to other topic names, but never copies its own copies."""
 
 import pytest
 

@@ -49,7 +49,7 @@ def acl(
 
 
 def rules(*include: str, kind: PolicyKind = PolicyKind.DEFAULT, separator: str = ".") -> AclRules:
-    """The ACL rules of a flow A -> B that copies *include*; a custom policy appends the alias to the name."""
+    """Returns the ACL rules of a flow A -> B that copies *include*. A custom policy appends the alias to the name."""
     settings = PolicySettings(kind=kind, separator=separator, source_alias="A")
     selection = TopicSelection(
         include=include or (".*",),
@@ -102,7 +102,7 @@ def test_acls_of_a_topic_are_copied_to_its_remote_topic():
 
 
 def test_only_acls_of_selected_topics_are_copied():
-    """As in MM2, the name decides, whether the topic exists or not. ACLs of groups are not copied."""
+    """As in MM2, only the name decides, even for a topic that does not exist. ACLs of groups are not copied."""
     group = replace(acl("orders"), resource_type=3)
     source = [group, acl("payments"), acl("B.orders"), acl("mm2-offsets.X.internal"), acl("orders-later")]
 
@@ -121,12 +121,12 @@ def test_only_acls_of_selected_topics_are_copied():
 def test_prefixes_are_copied_if_the_naming_keeps_them(
     kind: PolicyKind, name: str, pattern: int, expected: AclBinding
 ):
-    """MM2 copies no prefix, and turns `*` into a topic name that cannot exist."""
+    """MM2 copies no prefixed ACL, and turns `*` into a topic name that cannot exist."""
     assert plan_for([acl(name, pattern=pattern)], acl_rules=rules(kind=kind)).create == (expected,)
 
 
-def test_a_custom_policy_keeps_no_prefix():
-    """Only literal ACLs are copied. Others are reported if they concern a topic of the flow."""
+def test_no_prefixed_acl_is_copied_with_a_custom_policy():
+    """Only literal ACLs are copied. Other ACLs are reported if they concern a topic of the flow."""
     source = [acl("orders"), acl("ord", pattern=PREFIXED), acl("pay", pattern=PREFIXED), acl("*")]
 
     plan = plan_for(source, acl_rules=rules(kind=PolicyKind.CUSTOM))
@@ -139,7 +139,7 @@ def test_a_custom_policy_keeps_no_prefix():
 
 
 def test_with_unchanged_names_no_prefix_covers_topics_outside_the_flow():
-    """Such a prefix would grant access to other target topics. With the alias as a prefix there are no others."""
+    """Such a prefix would grant access to other target topics. If the alias is a prefix, there are no such topics."""
     source = [acl("o", pattern=PREFIXED), acl("orders-", pattern=PREFIXED), acl("*")]
     topics = ("orders-eu",)
 
@@ -163,7 +163,7 @@ def test_existing_acls_are_not_written_again():
 
 
 def test_only_acls_that_the_flow_created_are_removed():
-    """After the source's ACL is removed, the copy is removed, but no ACL that a user created."""
+    """When the source's ACL is removed, its copy is removed, but no ACL that a user created."""
     mine, theirs = acl("A.orders"), acl("A.orders", principal="User:bob")
     remaining = acl("other")
 
@@ -180,7 +180,7 @@ def test_a_copied_acl_stays_while_any_source_acl_maps_to_it():
 
 
 def test_a_source_without_any_acl_removes_nothing():
-    """An authorizer that has lost its data must not change the access to every copy."""
+    """An authorizer that has lost its data must not change the access to all copies."""
     mine = acl("A.orders")
 
     plan = plan_for([], [mine], [mine])
@@ -190,7 +190,10 @@ def test_a_source_without_any_acl_removes_nothing():
 
 
 def test_an_acl_removed_by_a_user_is_forgotten_unless_the_source_has_it():
-    """If the user creates it again later, it is the user's. If the source has it, the flow creates it again."""
+    """If the user creates the ACL again later, it belongs to the user.
+
+    If the source has it, the flow creates it again.
+    """
     mine = acl("A.orders")
 
     assert plan_for([acl("orders")], [], [mine]) == AclPlan(create=(mine,))
@@ -198,7 +201,7 @@ def test_an_acl_removed_by_a_user_is_forgotten_unless_the_source_has_it():
 
 
 def test_marks_are_decoded_as_encoded_and_only_for_their_naming():
-    """A different naming has different copies. Records of other types are ignored."""
+    """A flow with a different naming has different copies. Records of other types are ignored."""
     binding = acl("A.orders", principal='User:CN="a",OU=b')
 
     key, value = encode_mark(binding, naming="default .", owned=True)
@@ -214,7 +217,7 @@ def test_marks_are_decoded_as_encoded_and_only_for_their_naming():
 
 
 def allows(acls: list[AclBinding], topic: str) -> bool:
-    """Whether Alice may read *topic* by the rules of StandardAuthorizer."""
+    """Returns whether Alice may read *topic* by the rules of StandardAuthorizer."""
 
     def matches(binding: AclBinding) -> bool:
         if binding.pattern_type == PREFIXED:
@@ -260,7 +263,7 @@ def test_exactly_the_readers_of_a_topic_may_read_its_copy(
 def test_a_second_pass_writes_nothing_and_foreign_acls_stay(
     source: list[AclBinding], before: list[AclBinding], foreign: list[AclBinding], topics: set[str]
 ):
-    """This holds for any ACLs that the flow and others have created before."""
+    """This holds for any ACLs that the flow and other users have created before."""
     acl_rules = rules()
     owned = {copy for source_acl in before if (copy := target_acl(source_acl, acl_rules)) is not None} - set(
         foreign

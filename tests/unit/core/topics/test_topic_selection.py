@@ -1,4 +1,4 @@
-"""Topic selection: the cases of MirrorSourceConnectorTest, cycles, and Java regular expressions."""
+"""Topics are selected as in MirrorSourceConnectorTest, without cycles, and by Java regular expressions."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def selection(
     ],
 )
 def test_cycles_are_not_copied(policy: ReplicationPolicy, topic: str, expected: bool):  # noqa: FBT001
-    """testNoCycles, testIdentityReplication, and the rule of 4.4 for the source's own alias."""
+    """These are testNoCycles, testIdentityReplication, and the rule of Kafka 4.4 for the source's own alias."""
     assert expected == selection(policy=policy).selects(topic)
 
 
@@ -95,7 +95,7 @@ def test_heartbeats_pass_the_filter_unless_switched_off(
     topic: str,
     expected: bool,  # noqa: FBT001
 ):
-    """testReplicatesHeartbeatsByDefault, ...DespiteFilter, testDoesNotReplicateHeartbeats (KIP-1089)."""
+    """These are testReplicatesHeartbeatsByDefault, ...DespiteFilter, and testDoesNotReplicateHeartbeats (KIP-1089)."""
     assert expected == selection(include, heartbeats=heartbeats).selects(topic)
 
 
@@ -118,7 +118,7 @@ def test_every_decision_has_a_reason(include: str, exclude: str, topic: str, rea
 
 
 def test_default_excludes_of_kafka_4():
-    """`mm2.*.internal`, `.*.replica`, `__.*`; a user's `orders.internal` is copied."""
+    """They are `mm2.*.internal`, `.*.replica` and `__.*`. A user's `orders.internal` is copied."""
     chosen = selection(".*", "mm2.*\\.internal,.*\\.replica,__.*")
 
     assert [chosen.selects(topic) for topic in ("orders.internal", "x.replica")] == [True, False]
@@ -129,8 +129,10 @@ def test_default_excludes_of_kafka_4():
 )
 @pytest.mark.parametrize("part", ["identity", "claims", "offset-map", "offsets", "configs", "status"])
 def test_internal_topics_of_a_flow_are_never_copied(policy: ReplicationPolicy, part: str):
-    """Their names have dots with any separator, and need no excludes. A copy with the same name would be positions of a
-    different flow."""
+    """Their names contain dots with any separator, and need no excludes.
+
+    A copy with the same name would be read as positions of a different flow.
+    """
     chosen = selection(".*", "mine", policy)
 
     assert "it is an internal topic" == chosen.why(f"mm2-{part}.other.internal")
@@ -147,7 +149,7 @@ def test_a_custom_filter_cannot_admit_internal_topics_of_a_flow():
 
 
 def test_with_a_custom_separator_only_names_with_it_are_internal():
-    """As in Java since 4.0, internal topics with dots then need an exclude."""
+    """As in Java since 4.0, internal topics with dots in their names then need an exclude."""
     chosen = selection(".*", "", DefaultPolicy("_", "_"))
     topics = ("mm2-offset-syncs_b_internal", "mm2-offset-syncs.b.internal", "mm2-mine.internal")
 
