@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from mirrorflow_core.wire.records import Record
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # about how kafka-python loads its resources
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python loads its resources in an old way
     from kafka.partitioner.default import murmur2
     from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
     from kafka.record.legacy_records import LegacyRecordBatchBuilder

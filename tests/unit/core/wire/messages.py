@@ -3,7 +3,7 @@
 import warnings
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # about how kafka-python loads its resources
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python loads its resources in an old way
     from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
     from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
 

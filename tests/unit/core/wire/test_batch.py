@@ -68,8 +68,8 @@ def test_the_size_of_a_truncated_first_batch_is_returned():
     assert first_size_bytes(data[:11]) == 0
 
 
-def test_a_corrupt_first_batch_is_an_error_and_a_later_one_is_left_out():
-    """Batches before unreadable bytes are delivered before the partition stops."""
+def test_a_corrupt_first_batch_is_an_error_and_a_corrupt_later_one_is_left_out():
+    """The batches before unreadable bytes are delivered before the partition stops."""
     good = foreign_batch(PLAIN)
     bad = bytearray(len(good))
     bad[16] = 9
@@ -167,7 +167,7 @@ def test_rewriting_drops_the_transaction_of_the_source():
     ],
 )
 def test_some_attributes_prevent_a_raw_copy(bits, refusal):
-    """Append time and delete horizon have a different meaning in the target's log."""
+    """In the target's log, append time and delete horizon would have a different meaning."""
     assert refusal == refusal_of(with_attributes(batch_of(PLAIN), bits))
 
 
@@ -203,5 +203,5 @@ def test_the_crc_delta_equals_a_full_checksum(head, mask, tail, zeros):
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
 def test_crc_deltas_over_two_lengths_add_up(change, first, second):
-    """This covers batches of up to two gigabytes, which are too large for a test."""
+    """The sums cover batches of up to two gigabytes, which are too large for a test."""
     assert crc_delta(crc_delta(change, first), second) == crc_delta(change, first + second)

@@ -1,4 +1,4 @@
-"""A merged batch has the records of its batches in order, and ends where batches do not continue each other."""
+"""A merged batch has the records of its batches in order. It ends where the next batch does not continue it."""
 
 from typing import Any
 

@@ -30,7 +30,7 @@ def test_random_bytes_cause_only_the_error_for_corrupt_records(data, codec):
 
 
 def test_lz4_uses_the_framing_of_java():
-    """Blocks are independent and of 64 KiB, and a different implementation accepts the descriptor's checksum."""
+    """Blocks are independent and have 64 KiB. An independent implementation accepts the descriptor's checksum."""
     data = b"0123456789" * 20_000
     frame = codecs.compress(codecs.LZ4, data)
 
@@ -98,7 +98,7 @@ def test_data_that_expands_too_much_is_refused(codec, monkeypatch):
 
 @given(DATA, st.sampled_from((1, 2, 3, 4)), st.integers(0, 400_000))
 def test_decompression_stops_at_the_limit_of_the_caller(data, codec, max_bytes):
-    """Up to the limit the data is returned; one byte more is an error that states the limit."""
+    """Data up to the limit is returned. One byte more is an error that states the limit."""
     frame = codecs.compress(codec, data)
     if len(data) <= max_bytes:
         assert data == codecs.decompress(codec, frame, max_bytes=max_bytes)

@@ -60,7 +60,7 @@ def test_null_bytes_are_empty(flexible, data):
 
 @pytest.mark.parametrize(("flexible", "data"), [(True, b"\0"), (False, b"\xff\xff")])
 def test_a_null_string_is_empty(flexible, data):
-    """The error message is null without an error."""
+    """A response without an error has a null message."""
     assert "" == cursor_of(data, flexible=flexible).string()
 
 
@@ -80,7 +80,7 @@ def test_a_string_that_is_not_utf_8_is_read():
 
 @given(st.dictionaries(st.integers(0, 2**20), st.binary(max_size=200), max_size=5))
 def test_tagged_fields_are_found_by_number(fields):
-    """This includes unknown tags. The cursor ends after them."""
+    """This includes unknown tags. Afterwards, the cursor is at the end of the tagged fields."""
     data = uvarint(len(fields)) + b"".join(
         uvarint(tag) + uvarint(len(value)) + value for tag, value in fields.items()
     )
@@ -92,7 +92,7 @@ def test_tagged_fields_are_found_by_number(fields):
 
 
 def test_the_older_encoding_has_no_tagged_fields():
-    """It has no byte for their number either."""
+    """It does not even have the byte with their number."""
     cursor = cursor_of(b"\x01\x02", flexible=False)
 
     assert ({}, 0) == (cursor.tags(), cursor.index)

@@ -37,7 +37,7 @@ NAMES = st.text("abc.-_XYZ019", min_size=1, max_size=249)
 
 @st.composite
 def topics(draw, version, content):
-    """A dictionary of *content* by topic (id or name, as on the wire) and partition."""
+    """Generates a dictionary of *content* by topic (id or name, depending on the version) and partition."""
     ids = st.uuids().map(lambda topic: topic.bytes) if version >= 13 else NAMES.map(str.encode)
     return draw(
         st.dictionaries(ids, st.dictionaries(PARTITIONS, content, min_size=1, max_size=3), max_size=3)
@@ -45,12 +45,12 @@ def topics(draw, version, content):
 
 
 def named(topic, version):
-    """The topic field in kafka-python's form."""
+    """Returns the topic field in kafka-python's form."""
     return {"topic_id": uuid.UUID(bytes=topic)} if version >= 13 else {"topic": topic.decode()}
 
 
 def key_of(topic, partition, version):
-    """The key of a partition of kafka-python's *topic*."""
+    """Returns the key of a partition of kafka-python's *topic*."""
     return FetchKey(topic.topic_id.bytes if version >= 13 else topic.topic.encode(), partition)
 
 
@@ -145,7 +145,7 @@ RESPONSES = st.fixed_dictionaries(
 
 
 def foreign_response(number, response, version):
-    """The response for one partition in kafka-python's form."""
+    """Returns the response for one partition in kafka-python's form."""
     data = FetchResponse.FetchableTopicResponse.PartitionData
     plain = {
         name: response[name]
@@ -179,7 +179,7 @@ def foreign_response(number, response, version):
 
 
 def response_of(version, responses, *, throttle_ms=0, error=0, session_id=0):
-    """The body of a response as a broker writes it."""
+    """Returns the body of a response as a broker writes it."""
     message = FetchResponse(
         version=version,
         throttle_time_ms=throttle_ms,
@@ -244,7 +244,7 @@ def test_records_are_a_writable_view_into_the_response():
 
 @given(st.data(), VERSION)
 def test_a_truncated_fetch_response_is_an_error(data, version):
-    """A response that a broken connection truncates is never parsed as a shorter one."""
+    """A truncated response must never be parsed as a shorter one."""
     responses = data.draw(topics(version, RESPONSES))
     body = response_of(version, responses)
     # The flexible encoding ends with the tagged fields of the whole message, which are not read.
@@ -357,7 +357,7 @@ TestSessions = Sessions.TestCase
 
 
 def open_session(*keys):
-    """A session with the partitions *keys*."""
+    """Opens a session with the partitions *keys*."""
     session = FetchSession()
     for key in keys:
         session.put(key, FetchFrom(0))
@@ -384,7 +384,7 @@ def test_an_incremental_request_has_only_changed_partitions():
 
 
 def test_a_partition_that_the_broker_never_had_is_not_forgotten():
-    """It was put and removed between two requests."""
+    """The partition was put and removed between two requests."""
     session = open_session(A)
     session.put(B, FetchFrom(5))
     session.remove(B)
@@ -393,7 +393,7 @@ def test_a_partition_that_the_broker_never_had_is_not_forgotten():
 
 
 def test_a_partition_that_is_put_again_is_not_forgotten():
-    """It was removed and added between two requests. The broker processes forgotten partitions last."""
+    """The partition was removed and added between two requests. The broker processes forgotten partitions last."""
     session = open_session(A, B)
     session.remove(B)
     session.put(B, FetchFrom(9))
@@ -405,7 +405,10 @@ def test_a_partition_that_is_put_again_is_not_forgotten():
 
 @pytest.mark.parametrize("lost", [FetchSession.failed, lambda session: session.answered(0)])
 def test_after_a_loss_the_next_request_is_a_full_one(lost):
-    """It has epoch 0 and every partition, whether the request was lost or the broker has no session."""
+    """The full request has epoch 0 and every partition.
+
+    It follows a lost request, and a session that the broker does not know.
+    """
     session = open_session(A, B)
     session.next_request()
 
@@ -420,7 +423,7 @@ def test_after_a_loss_the_next_request_is_a_full_one(lost):
 
 
 def test_without_a_session_each_partition_comes_first_in_turn():
-    """A broker fills a response in the order of its request, up to max_bytes: here with one partition each time."""
+    """A broker fills a response in the order of the request, up to max_bytes. Here, max_bytes allows one partition."""
     session = FetchSession()
     keys = [FetchKey(b"orders", partition) for partition in range(3)]
     for key in keys:

@@ -20,7 +20,7 @@ from tests.unit.core.wire import foreign
     ],
 )
 def test_hashes_equal_those_of_javas_test(key, hashed):
-    """Kafka's UtilsTest.testMurmur2."""
+    """The values are those of Kafka's UtilsTest.testMurmur2."""
     assert hashed % 2**32 == murmur2(key)
 
 

@@ -83,7 +83,7 @@ RESPONSES = st.dictionaries(
 
 
 def response_of(responses, throttle_ms=0):
-    """The body of a response as a broker writes it."""
+    """Returns the body of a response as a broker writes it."""
     of_topic = ProduceResponse.TopicProduceResponse
     of_partition = of_topic.PartitionProduceResponse
     return bytes(
@@ -121,7 +121,7 @@ def response_of(responses, throttle_ms=0):
 
 @given(RESPONSES, st.integers(0, 2**31 - 1))
 def test_a_produce_response_is_parsed_with_all_fields(responses, throttle_ms):
-    """The message is that of the partition, or else that of its first record."""
+    """The message is that of the partition, or otherwise that of its first record."""
     parsed, throttled_ms = parse_produce_response(memoryview(response_of(responses, throttle_ms)))
 
     assert throttle_ms == throttled_ms
@@ -140,7 +140,7 @@ def test_a_produce_response_is_parsed_with_all_fields(responses, throttle_ms):
 
 @given(RESPONSES, st.data())
 def test_a_truncated_produce_response_is_an_error(responses, data):
-    """Only a whole response acknowledges a batch."""
+    """Only a complete response acknowledges a batch."""
     body = response_of(responses)
     cut = data.draw(st.integers(0, len(body) - 1))
 

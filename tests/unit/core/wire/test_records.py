@@ -94,7 +94,7 @@ def test_log_append_time_replaces_the_record_timestamps():
     assert [record.timestamp for record in decode(batch)] == [9, 9]
 
 
-def test_timestamp_deltas_are_relative_to_the_delete_horizon():
+def test_timestamp_deltas_are_relative_to_the_delete_horizon_if_there_is_one():
     """The delete horizon replaces the base timestamp."""
     batch = with_attributes(batch_of([Record(0, 5, None, b"a"), Record(0, 9, None, b"b")]), 0x40)
     data = bytearray(batch.data)
@@ -146,7 +146,7 @@ def test_split_batches_have_all_records_and_obey_the_limit(records, codec, max_b
 
 @given(RECORDS, st.sampled_from(CODECS), st.integers(100, 20_000))
 def test_batches_of_several_records_obey_the_uncompressed_limit(records, codec, max_uncompressed_bytes):
-    """A single record may exceed it: it cannot be split, and the target may accept it."""
+    """A single record may exceed the limit. It cannot be split, and the target may accept it."""
     parts = encode_split(
         records,
         max_bytes=1 << 20,

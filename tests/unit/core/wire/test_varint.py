@@ -13,7 +13,7 @@ INTEGERS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-9000, 9000))
 
 @given(INTEGERS, st.binary(max_size=3), st.binary(max_size=3))
 def test_an_integer_is_decoded_between_other_bytes(number, before, after):
-    """The index of its end is returned."""
+    """The decoder also returns the index after its end."""
     data = before + primitives.encode_varint(number) + after
 
     assert (number, len(data) - len(after)) == primitives.decode_varint(data, len(before))
@@ -29,7 +29,7 @@ def test_the_varint_encoding_equals_that_of_kafka_python(number):
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"\xff" * 9, b"\xff" * 11])
 def test_an_integer_without_an_end_is_refused(data):
-    """It is truncated, or longer than 64 bits."""
+    """The integer is truncated, or longer than 64 bits."""
     with pytest.raises(CorruptRecordsError):
         primitives.decode_varint(data, 0)
 
