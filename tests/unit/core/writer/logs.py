@@ -6,7 +6,9 @@ from mirrorflow_core.writer.transaction_log import LogBatch, Marker
 
 
 def aborted_after(log: Iterable[LogBatch], offset: int) -> dict[int, int]:
-    """First offsets by producer id of transactions that start before *offset* and are aborted there or later."""
+    """Returns the aborted transactions that start before *offset* and end there or later, as first offset by producer
+    id.
+    """
     open_transactions: dict[int, int] = {}
     aborted: dict[int, int] = {}
     for batch in log:

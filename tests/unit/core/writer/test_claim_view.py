@@ -1,4 +1,4 @@
-"""What is known of a flow's newest claim after reads that succeed, fail, or find no topic."""
+"""The view of a flow's newest claim after reads that succeed, fail, or find no topic."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Decisions about write mode, intervals, session ends, end lookup and committed records."""
+"""The decisions about write mode, intervals, session ends, end lookup and committed records."""
 
 from dataclasses import replace
 from typing import Any
@@ -122,7 +122,7 @@ def end_reason_of(stream=None, **fields):
     return session_end_reason(PARTITION, stream, **defaults | fields)
 
 
-def test_a_session_continues_without_uncertainty():
+def test_a_session_without_uncertainty_continues():
     assert end_reason_of() is None
     assert end_reason_of(Stream(OffsetPair(9, -1, 19))) is None
 
@@ -227,7 +227,7 @@ def test_the_lookup_reads_backwards_in_growing_strides():
     ],
     ids=["plain", "in transactions", "left", "not fenced", "another epoch"],
 )
-def test_only_plain_batches_of_the_epoch_of_the_position_count_as_copied_since(
+def test_only_plain_batches_with_the_epoch_of_the_position_count_as_copied_since_the_position(
     changes: dict[str, Any], copied: int
 ):
     log = (data(20, 5), data(25, 10))
@@ -252,7 +252,7 @@ def test_open_transactions_are_found_after_the_last_stable_offset():
     assert run_steps(open_transactions(PARTITION, LogEnd(0, 26, 26, 0)), None) == ({}, [])
 
 
-def test_records_count_when_their_transaction_is_committed():
+def test_records_apply_when_their_transaction_is_committed():
     def record(base, name, producer_id, *, transactional=True):
         return LogBatch(base, base, producer_id, 0, 0, transactional, None, ((base, name),))
 

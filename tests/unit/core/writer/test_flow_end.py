@@ -1,4 +1,4 @@
-"""A switchover ends a flow: it stores final positions, newcomers do not claim the flow, and the end can be cleared."""
+"""A switchover ends a flow and stores its final positions. Newcomers do not claim the flow until the end is cleared."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,7 +27,7 @@ COPIES: Mapping[str, TopicIds] = {"orders": TopicIds("id", "copy-id", "east.orde
 
 
 class ClaimingBrokers(Brokers):
-    """Brokers that keep the claims, and refuse what *refuses* says. They refuse each read of the source.
+    """Brokers that keep the claims, and refuse the requests in *refuses* and each read of the source.
 
     The markers of `pending` claims are missing until the lock is initialized, which commits or aborts them.
     """

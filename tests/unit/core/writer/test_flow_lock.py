@@ -10,7 +10,7 @@ FENCED, ENDED, LOST, FAILED = Refused(47), Refused(48), Refused(NO_RESPONSE), Re
 
 
 def check(responses: list[Done | Refused]) -> bool:
-    """The result of a check that receives exactly *responses*."""
+    """Returns the result of a check that receives exactly *responses*."""
     steps = holds_lock(LOCK)
     (request,) = next(steps)
     while True:
@@ -26,7 +26,7 @@ def check(responses: list[Done | Refused]) -> bool:
     [
         ([Done()], True),
         ([FENCED], False),
-        ([ENDED, ENDED, ENDED, Done()], True),  # a different process of the group ended the transaction
+        ([ENDED, ENDED, ENDED, Done()], True),  # another process of the group ended the transaction
         ([LOST, Done()], True),
         ([LOST, FENCED], False),
         ([LOST, ENDED, LOST], False),

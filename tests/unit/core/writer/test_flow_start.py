@@ -119,7 +119,7 @@ def test_a_repeated_start_does_not_change_a_running_flow() -> None:
 
 
 def test_an_ended_flow_keeps_the_id_of_its_start() -> None:
-    """A repeated start by an earlier switchover changes nothing if the flow has ended since."""
+    """If the flow has ended since, a repeated start by an earlier switchover changes nothing."""
     brokers = brokers_with(position(60), ended="first")
     start(brokers, 100)
     brokers.positions = [position(100, left=False)]
@@ -188,8 +188,8 @@ def test_a_flow_waits_for_the_switchover_that_has_ended_the_other_one(
     assert awaited_switchover(own, opposite, target_cluster_id="left") == awaited
 
 
-def test_a_flow_that_never_ran_keeps_which_switchover_it_waits_for() -> None:
-    """It can be held and started in spite of that, and one that has run or is held is left as it is."""
+def test_a_flow_that_never_ran_keeps_the_switchover_for_which_it_waits() -> None:
+    """It can still be held and started. A flow that has run or is held does not change."""
     brokers = brokers_with()
 
     assert brokers.run(note_awaited(PLAN, "second"))
@@ -219,7 +219,7 @@ def test_a_held_flow_cannot_be_taken_until_it_is_started(stored: tuple[WriterPos
 
 
 @pytest.mark.parametrize("stored", [NEVER_RUN, (position(100),)], ids=["never run", "has run"])
-def test_a_flow_that_is_released_is_as_before_but_one_that_never_ran_keeps_whose_rollback_that_was(
+def test_a_released_flow_is_as_before_but_one_that_never_ran_keeps_the_id_of_the_rolled_back_switchover(
     stored: tuple[WriterPosition, ...],
 ) -> None:
     brokers = brokers_with(*stored)
@@ -279,7 +279,10 @@ def test_a_flow_ended_by_an_earlier_switchover_is_already_held() -> None:
 
 
 def test_a_flow_whose_hold_is_being_cleared_is_held_again() -> None:
-    """The marker of the claim that clears it is missing: the next process that takes the flow would find it free."""
+    """The marker of the claim that clears the hold is missing.
+
+    Without a new hold, the next process could take the flow.
+    """
     brokers = brokers_with(position(100))
     hold(brokers, switchover="first")
     assert brokers.run(clear_end(PLAN, "first"))
@@ -301,7 +304,7 @@ def test_a_fenced_switchover_does_not_hold_the_flow(refuses: str) -> None:
 def test_an_accepted_start_neither_skips_nor_repeats_records_of_the_flow(
     *, copied: int, offset: int, was_ended: bool, left: bool
 ) -> None:
-    """One of the two flows has copied the records before the start. No record after it was copied back."""
+    """One of the two flows has copied the records before the start. No later record was copied back."""
     conflict = conflict_of(
         FlowStart(offset), position(copied, left=left), IDENTIFIERS["orders"], was_ended=was_ended
     )

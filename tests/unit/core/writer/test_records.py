@@ -55,7 +55,7 @@ def decoded(value, key=KEY):
     return decode_position(encode_key(key), value, connector=KEY.connector, cluster="east")
 
 
-def test_transactional_ids_have_the_prefix_of_the_flow():
+def test_transactional_ids_begin_with_the_prefix_of_the_flow():
     assert IDS.lock == "mirrorflow:east:lock"
     assert IDS.task(2) == WriterIds("mirrorflow:east:task-2", "mirrorflow:east:task-2-plain")
     assert IDS.seed("7", 1).transactional == "mirrorflow:east:seed-7-1"
@@ -93,13 +93,13 @@ def test_a_reader_of_java_offsets_can_decode_a_position():
 
 
 def test_a_position_before_the_first_record_is_decoded_as_encoded():
-    """Java treats a negative offset as missing, and would also start at the first record."""
+    """Java treats a negative offset as missing, and therefore also starts at the first record."""
     position = replace(POSITION, next_source_offset=0, java_offset=-1)
 
     assert decoded(encode_position(position)) == position
 
 
-def test_an_offset_altered_by_a_user_is_obeyed():
+def test_copying_starts_at_an_offset_that_a_user_has_altered():
     decoded_position = decoded(encode_position(POSITION).replace(b'"offset":100', b'"offset":7', 1))
 
     assert isinstance(decoded_position, Stored)
@@ -115,7 +115,7 @@ def test_a_tombstone_is_a_reset():
 
 
 @pytest.mark.parametrize("invalid", [b'"writer.form":"both"', b'"writer.sequence":"x"'])
-def test_a_position_with_invalid_fields_counts_as_one_of_java(invalid):
+def test_a_position_with_invalid_fields_counts_as_a_position_of_java(invalid):
     name = invalid.split(b":")[0].strip(b'"')
     value = encode_position(POSITION)
     start = value.index(b'"mirrorflow.' + name)
@@ -159,7 +159,7 @@ def test_a_malformed_claim_is_refused(value):
         decode_claim(b'{"flow":"orders"}', value)
 
 
-def test_the_ids_of_a_claim_with_more_tasks_are_taken():
+def test_a_takeover_takes_the_ids_of_a_claim_with_more_tasks():
     claims = DecidedRecords((replace(CLAIM, tasks=9), replace(CLAIM, tasks=3)), (replace(CLAIM, tasks=4),))
 
     ids = ids_to_take(claims, replace(CLAIM, tasks=1), ())
@@ -167,7 +167,7 @@ def test_the_ids_of_a_claim_with_more_tasks_are_taken():
     assert ids == tuple(name for number in range(4) for name in (*IDS.task(number), IDS.task(number).spare))
 
 
-def test_the_ids_that_positions_name_are_taken():
+def test_a_takeover_takes_the_ids_that_positions_name():
     positions = (replace(POSITION, writer=IDS.seed("7", 5)), replace(POSITION, writer=IDS.task(8), left=True))
 
     assert ids_to_take(DecidedRecords((), ()), replace(CLAIM, tasks=1), positions) == (

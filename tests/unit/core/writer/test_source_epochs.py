@@ -31,7 +31,7 @@ class Appended(NamedTuple):
 
 
 class Source:
-    """A partition whose replicas may lag behind its leader, and may each become the next leader."""
+    """A partition whose replicas may lag behind the leader. Each of them may become the next leader."""
 
     def __init__(self) -> None:
         self.logs: list[list[Appended]] = [[] for _ in range(REPLICAS)]
@@ -55,7 +55,7 @@ class Source:
         self.epoch_start = len(self.log)
 
     def epoch_end(self, epoch: int) -> LeaderEpochEnd:
-        """As LeaderEpochFileCache.endOffsetFor."""
+        """As in LeaderEpochFileCache.endOffsetFor."""
         starts = {self.epoch: self.epoch_start}
         for offset, record in reversed(list(enumerate(self.log))):
             starts[record.epoch] = offset
@@ -85,7 +85,7 @@ def read_epoch_end(source: Source, epochs: SourceEpochs) -> tuple[LeaderEpochEnd
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_copying_continues_where_the_source_starts_to_differ(seed):
+def test_copying_continues_where_the_source_begins_to_differ_from_the_copy(seed):
     rng = random.Random(seed)
     source, copied = Source(), list[Appended]()
     epochs: SourceEpochs = ()
@@ -119,7 +119,7 @@ def test_epochs_are_decoded_as_encoded(pairs):
 
 
 def test_only_the_latest_epochs_are_kept():
-    """This keeps positions small."""
+    """The limit keeps positions small."""
     epochs: SourceEpochs = ()
     for epoch in range(20):
         epochs = followed_by(epochs, epoch, 10 * epoch)

@@ -34,9 +34,9 @@ STEPS = st.lists(
 @settings(max_examples=2 * settings().max_examples)
 @given(STEPS, st.integers(-1, 2**40), st.integers(-1, 2**40))
 def test_no_record_is_skipped_or_counted_before_it_is_acknowledged(steps, ordinal, offset):
-    """Acknowledged records are a prefix of the source, and after a loss the stream continues right after it."""
+    """Acknowledged records are a prefix of the source. After a loss, the stream continues right after it."""
     stream = Stream(pair(offset, ordinal, 10))
-    delivered = [ordinal, offset]  # the last ordinal and source offset that are delivered
+    delivered = [ordinal, offset]  # the last delivered ordinal and source offset
     in_flight: deque[list[int]] = deque()
     end = 11
     for step, count, gap in steps:
@@ -71,7 +71,7 @@ def test_an_epoch_may_start_before_its_first_record_after_compaction():
 
 
 def test_no_record_after_a_suspect_response_is_delivered():
-    """The batch may be that of a different producer, so later responses prove nothing."""
+    """The response may belong to a batch of a different producer, so later responses prove nothing."""
     stream = Stream(pair(4, 4, 4))
     for first in (5, 7, 9):
         stream.take(span(first, 2, first))
@@ -88,7 +88,7 @@ def test_no_record_after_a_suspect_response_is_delivered():
 
 
 def test_an_acknowledgement_at_an_unexpected_offset_is_reported():
-    """A different producer has written in between, so the target must be checked."""
+    """A different producer has written in between, so the target's log must be checked."""
     stream = Stream(pair(-1, -1, -1))
     stream.take(span(0, 5, 0))
     stream.take(span(5, 5, 5))
@@ -137,7 +137,7 @@ def test_records_out_of_order_are_refused():
 
 
 def test_an_alignment_with_batches_in_flight_is_refused():
-    """A late response would be treated as that of a different batch."""
+    """A late response would be attributed to a different batch."""
     stream = Stream(pair(-1, -1, -1))
     stream.take(span(0, 1, 0))
 
@@ -160,7 +160,7 @@ def test_each_record_of_a_span_has_its_source_offset(steps, first):
 
 
 def test_a_batch_that_replaces_a_refused_one_is_not_delivered():
-    """A leader that lost its producer state has accepted the second batch although it refused the first."""
+    """A leader that lost its producer state accepted the second batch although it had refused the first."""
     stream = Stream(pair(4, 4, 9))
     stream.align(pair(4, 4, 9))
     stream.take(span(5, 3, 5))
@@ -172,7 +172,7 @@ def test_a_batch_that_replaces_a_refused_one_is_not_delivered():
 
 
 def test_a_batch_after_a_refused_one_that_was_appended_delivers_both():
-    """A batch that was not replicated in time (7, 20) is in the log, and the next acknowledgement covers it."""
+    """A batch that was not replicated in time (errors 7 and 20) is in the log. The next acknowledgement covers it."""
     stream = Stream(pair(4, 4, 9))
     stream.align(pair(4, 4, 9))
     stream.take(span(5, 3, 5))

@@ -1,4 +1,4 @@
-"""The start of partitions: with fencing after the last written record, without it after the stored position."""
+"""Partitions start after the last written record with fencing, and after the stored position without fencing."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -59,7 +59,7 @@ MAPPED = 6  # the source offset that the offset map returns for the first batch 
 
 
 class Brokers:
-    """Brokers without records after the stored positions; they record transactions and loss reports."""
+    """Brokers without records after the stored positions. They record transactions and loss reports."""
 
     def __init__(
         self,
@@ -74,13 +74,13 @@ class Brokers:
         self.source_ends = source_ends or {}  # end offsets by leader epoch
         self.target_ends = target_ends or {}
         self.target_start = target_start
-        self.last_sequence = last_sequence  # in the producer state of the leader
-        self.batches: tuple[LogBatch, ...] = ()  # in the target
+        self.last_sequence = last_sequence  # producer ids in the producer state of the leader
+        self.batches: tuple[LogBatch, ...] = ()  # records in the target
         self.busy: set[str] = set()  # ids whose last transaction cannot end
         # The next producer ids and epochs of an id.
         self.next_producers: dict[str, list[tuple[int, int]]] = {}
         self.paused_ms = 0
-        self.refuses_positions = False  # applies once
+        self.refuses_positions = False  # an error for one request
         self.transactions: list[Transaction] = []
         self.unread: dict[TopicPartition, MirrorFlowError] = {}  # partitions without an available leader
         # Partitions that transactions must not include.
@@ -163,7 +163,7 @@ def plan(
 
 
 def stored(partition: TopicPartition, *, target_topic: str, next_source_offset: int = 10) -> WriterPosition:
-    """The position of a writer that has left."""
+    """Returns the position of a writer that has left."""
     return WriterPosition(
         topic=partition.topic,
         partition=partition.partition,
@@ -185,7 +185,7 @@ JAVA_PRODUCER_ID = 7
 
 
 class LostMarkers(Brokers):
-    """The offsets topic lacks the marker of the transaction that has the second of two positions."""
+    """Brokers whose offsets topic lacks a marker, that of the transaction with the second of two positions."""
 
     def __init__(self, batches: tuple[LogBatch, ...]) -> None:
         super().__init__()
@@ -255,7 +255,7 @@ class KilledError(Exception):
 
 
 class KilledInTransaction(LostMarkers):
-    """As `LostMarkers`, but the process is killed in the transaction *number* of those on the offsets topic."""
+    """Like `LostMarkers`, but the process is killed in the transaction with index *number* on the offsets topic."""
 
     def __init__(self, batches: tuple[LogBatch, ...], number: int) -> None:
         super().__init__(batches)
@@ -272,7 +272,7 @@ class KilledInTransaction(LostMarkers):
 
 
 def killed_in_transaction(number: int, batches: tuple[LogBatch, ...]) -> KilledInTransaction | None:
-    """Returns the brokers after a takeover that was killed in transaction *number*; None if it had fewer."""
+    """Returns the brokers after a takeover that was killed in transaction *number*, or None if it had fewer."""
     brokers = KilledInTransaction(batches, number)
     try:
         brokers.run(take_flow(plan(ORDERS, copies={})))
@@ -281,8 +281,8 @@ def killed_in_transaction(number: int, batches: tuple[LogBatch, ...]) -> KilledI
     return None
 
 
-def test_a_takeover_that_is_killed_in_any_of_its_transactions_loses_no_position() -> None:
-    """Each becomes an abort, including one that would have committed the position under its own id."""
+def test_a_takeover_killed_in_any_of_its_transactions_loses_no_position() -> None:
+    """Each interrupted transaction is aborted, including one that would have committed the position under its own id."""
     writer = id_of(IDS.transactional), 15
     batches = (
         LogBatch(40, 44, *writer, 0, is_transactional=True),
@@ -319,7 +319,7 @@ def test_a_task_takes_its_spare_id_while_positions_of_its_first_id_are_undecided
 
 
 class JavaTransaction(LostMarkers):
-    """A transaction of Java with the second of two positions ends while the offsets topic is read."""
+    """Brokers where a transaction of Java with the second of two positions ends while the offsets topic is read."""
 
     def __init__(self) -> None:
         super().__init__(())
@@ -354,7 +354,7 @@ def test_a_takeover_waits_for_an_open_transaction_of_java() -> None:
     ids=["own target", "target of a different topic", "target changed since", "both were copied before"],
 )
 def test_a_topic_is_not_copied_into_the_target_of_a_different_topic(copies, positions, owner):
-    """That topic keeps its target even if it is not copied any more."""
+    """The other topic keeps its target even if it is no longer copied."""
     brokers = Brokers(positions)
 
     owned = brokers.run(take_flow(plan(ORDERS, copies=copies)))
@@ -372,7 +372,7 @@ def test_a_topic_is_not_copied_into_the_target_of_a_different_topic(copies, posi
 
 
 def test_the_first_stored_position_has_the_epoch_of_the_first_record():
-    """Plain batches of that epoch then need no further position."""
+    """Plain batches with that epoch then need no further position."""
     brokers = Brokers()
 
     brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
@@ -387,7 +387,7 @@ def test_the_first_stored_position_has_the_epoch_of_the_first_record():
 
 @pytest.mark.parametrize("step", ["before", "fence", "lookup"])
 def test_a_partition_that_cannot_be_taken_over_waits_and_the_others_start(step):
-    """Its stored position stays, because it names the writer that is not fenced there."""
+    """Its stored position stays, because it names the writer that is not yet fenced."""
     error = MirrorFlowError("denied")
     open_writer = {"left": False, "producer_id": Brokers().respond(InitProducerId("t-plain")).producer_id}
     brokers = Brokers(
@@ -434,7 +434,7 @@ def unfenced(
     loss_policy: LossPolicy = LossPolicy.FAIL,
     source_ends: Mapping[int, int] | None = None,
 ) -> Any:
-    """The start of a session with one partition without fencing."""
+    """Returns the start of a session with one partition and without fencing."""
     brokers = Brokers(source_ends=source_ends)
     known = {
         TopicPartition(position.topic, position.partition): obeyed_position(position)
@@ -457,7 +457,7 @@ COPIED = Position(topic="orders", partition=0, source_offset=9, source_epoch=2)
     ("positions", "next_offset", "epoch"), [((), SOURCE_START, SOURCE_EPOCH), ((COPIED,), 10, 2)]
 )
 def test_without_fencing_a_task_starts_after_the_stored_position(positions, next_offset, epoch):
-    """Records after it are written again at the end of the target."""
+    """Records after the position are written again at the end of the target."""
     start = unfenced(*positions)
 
     point = start.points[ORDERS]
@@ -466,7 +466,7 @@ def test_without_fencing_a_task_starts_after_the_stored_position(positions, next
 
 
 def test_without_fencing_a_rewritten_source_is_detected():
-    """Leader epoch 2 of the source ends at offset 7, so three copied offsets are different now."""
+    """Leader epoch 2 of the source ends at offset 7, so three copied offsets now have different records."""
     start = unfenced(COPIED, source_ends={2: 7})
 
     assert start.points == {}
@@ -475,7 +475,7 @@ def test_without_fencing_a_rewritten_source_is_detected():
 
 
 def test_without_fencing_a_source_that_returned_to_an_earlier_epoch_is_copied_from_the_difference():
-    """It has more records of that epoch than were copied before the next epoch started."""
+    """The source has more records of that epoch than were copied before the next epoch started."""
     position = replace(COPIED, epochs=(EpochStart(1, 4), EpochStart(2, 6)))
 
     start = unfenced(position, loss_policy=LossPolicy.ALERT, source_ends={1: 8})
@@ -591,7 +591,7 @@ def test_the_loss_policy_applies_if_the_target_has_deleted_records_after_the_pos
     ids=["some records", "all records", "more than deleted", "no records"],
 )
 def test_the_producer_state_shows_how_many_deleted_records_were_copied(last_sequence, next_offset):
-    """Ten offsets are deleted. The position has sequence -1 and the epoch of the current leader."""
+    """Ten offsets are deleted. The position has sequence number -1 and the epoch of the current leader."""
     brokers = Brokers([replace(OPEN, target_epoch=3)], target_start=30, last_sequence=last_sequence)
 
     owned = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
@@ -602,7 +602,7 @@ def test_the_producer_state_shows_how_many_deleted_records_were_copied(last_sequ
 
 
 def test_only_the_leader_of_the_position_can_show_that_nothing_was_written():
-    """A different leader may have the producer epoch from a marker only."""
+    """A different leader may know the producer epoch only from a marker."""
     brokers = Brokers([OPEN], target_start=30, last_sequence=-1)
 
     owned = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
@@ -625,7 +625,7 @@ def test_deleted_markers_after_a_position_are_not_a_loss(target_start, problems)
 
 
 def test_a_session_stores_the_first_possible_offset_of_its_plain_batches():
-    """It follows the fence marker, so that a deleted marker does not count as a lost record."""
+    """The offset follows the fence marker, so that a deleted marker does not count as a lost record."""
     brokers = Brokers([replace(OPEN, records=10, generation=1)])
 
     brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
@@ -636,7 +636,7 @@ def test_a_session_stores_the_first_possible_offset_of_its_plain_batches():
 
 @pytest.mark.parametrize("time_ms", [-1, 0, 10**15], ids=["unknown", "long ago", "in the future"])
 def test_a_session_waits_for_a_writer_with_an_expired_id_by_its_own_clock(time_ms):
-    """It waits once and renews its claim, because a standby that takes over would have to wait again."""
+    """The session waits once and renews its claim. Otherwise a standby that takes over would have to wait again."""
     brokers = Brokers([replace(OPEN, time_ms=time_ms)])
     brokers.refuses_positions = True
 
@@ -677,7 +677,7 @@ def test_a_plain_id_with_exhausted_epochs_gets_a_new_producer_id_after_its_last_
 
 
 def test_fetches_do_not_name_an_epoch_that_the_source_lacks():
-    """Each such fetch would diverge. With the previous epoch, a fetch detects the next loss."""
+    """Each such fetch would diverge. With the previous epoch, a fetch can detect the next loss."""
     position = replace(stored(ORDERS, target_topic="east.orders"), source_epoch=2)
     brokers = Brokers([position], source_ends={1: 20})
 
@@ -691,7 +691,7 @@ def test_fetches_do_not_name_an_epoch_that_the_source_lacks():
 
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_a_task_takes_its_spare_id_while_its_last_transaction_cannot_end(*, is_busy):
-    """Before 4.0, brokers keep the id busy while a partition of the transaction has no leader."""
+    """Brokers before 4.0 keep the id busy while a partition of the transaction has no leader."""
     brokers = Brokers([OPEN])
     brokers.busy = {"t"} if is_busy else set()
     owned = Ownership(plan=plan(ORDERS, copies=OWN_COPIES), lock=Producer("lock", 1, 0), tasks=())
@@ -704,13 +704,13 @@ def test_a_task_takes_its_spare_id_while_its_last_transaction_cannot_end(*, is_b
 
 
 def transaction_batch(name: str, first: int, last: int, *, marker: Marker | None = None) -> LogBatch:
-    """A batch of a transaction, or the marker of one."""
+    """Returns a batch of a transaction, or its marker."""
     return LogBatch(first, last, sum(name.encode()), 16, 0, is_transactional=True, marker=marker)
 
 
 @pytest.mark.parametrize("marker", Marker)
 def test_aborted_records_of_a_stored_position_are_copied_again(marker):
-    """The partition lacked a leader when the marker was due, and the transaction that should write it was aborted."""
+    """When the marker was due, the partition had no leader. The transaction that should have written it was aborted."""
     brokers = Brokers([OPEN])
     brokers.batches = (
         transaction_batch("t", 15, 19),

@@ -1,4 +1,7 @@
-"""A newcomer waits until the owner has left or is dead, and takes a flow with a different id only if declared."""
+"""A newcomer waits until the owner has left or is dead.
+
+It takes a flow with a different id only if that id is declared.
+"""
 
 import contextlib
 from dataclasses import replace
@@ -20,7 +23,7 @@ OLD = replace(OWN, flow="old")
 def wait_for_old_flow(
     monkeypatch: pytest.MonkeyPatch, *, renewed_until_ms: int, left: bool, takes_over: tuple[str, ...]
 ) -> Any:
-    """The result for a newcomer whose owner renews its claim until *renewed_until_ms*, and the time that it waited."""
+    """Returns the newcomer's result and its waiting time if the owner renews its claim until *renewed_until_ms*."""
     now_ms = 0
 
     def read_claims() -> Steps[DecidedRecords[Claim]]:
@@ -64,7 +67,7 @@ def test_a_declared_flow_that_left_is_taken_at_once(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_deleted_claim_still_protects_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A running owner writes it again; a dead one does not."""
+    """A running owner writes the claim again, but a dead one does not."""
     claims = [OWN, None, None, replace(OWN, time_ms=3)]
 
     def read_claims() -> Steps[DecidedRecords[Claim]]:
@@ -112,7 +115,7 @@ def test_a_declared_flow_that_died_is_taken_once_its_claim_is_abandoned(
 
 
 def test_a_newcomer_waits_for_an_ended_flow_until_the_end_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds for a claim of any age, and for a flow that may continue the claimed one."""
+    """This holds for a claim of any age, and for a flow that may continue the claimed flow."""
     cleared_ms, now_ms = 10 * ABANDONED_MS, 0
     ended = replace(OLD, left=True, ended="to-west")
 
