@@ -39,7 +39,7 @@ def test_attempts_are_numbered_and_end_without_a_pause(pauses: list[float]) -> N
     ]
 
 
-def test_pauses_grow_by_another_factor(pauses: list[float]) -> None:
+def test_pauses_grow_by_a_configured_factor(pauses: list[float]) -> None:
     async def run() -> None:
         async for _ in Backoff(min_s=0.1, max_s=0.2, attempts_max=5, growth=1.5):
             pass

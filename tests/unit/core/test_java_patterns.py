@@ -16,7 +16,7 @@ from mirrorflow_core.java.pattern_syntax import PatternSyntaxError, SlowPatternE
 from mirrorflow_core.java.patterns import JavaPattern, Replacement, compile_patterns
 
 NAME_MAX = 249
-# Takes time exponential in the length of the name in any backtracking engine, including this one.
+# In any backtracking engine, including this one, the time is exponential in the length of the name.
 CATASTROPHE = "(a|a)*"
 
 
@@ -91,7 +91,7 @@ def test_patterns_that_java_refuses_or_that_are_not_supported_are_refused(patter
 
 
 def test_a_quotation_quotes_single_characters():
-    r"""Java reads `\Qab\E+` as `ab+`, and `\\Q` is an escaped backslash."""
+    r"""Java reads `\Qab\E+` as `ab+`. `\\Q` is an escaped backslash."""
     assert r"ab+\.\*" == unquoted(r"\Qab\E+\Q.*")
     assert r"\\Qa" == unquoted(r"\\Qa")
     assert r"\x312" == unquoted(r"\Q12\E")
@@ -181,7 +181,7 @@ def test_ten_thousand_names_take_less_than_a_second():
 
 
 def test_simple_patterns_do_not_import_the_regex_package():
-    """The package takes 2 MiB in every process, and the defaults of MM2 do not need it."""
+    """The package takes 2 MiB in every process. The defaults of MM2 do not need it."""
     code = (
         "import sys; from mirrorflow_core.java.patterns import JavaPattern;"
         "JavaPattern(r'.*|mm2.*\\.internal|.*\\.replica|__.*|console-consumer-.*|orders\\..+').matches('x');"
@@ -257,7 +257,7 @@ def test_the_error_names_the_invalid_item_of_a_list():
     ],
 )
 def test_replacements_equal_those_of_java(regex: str, replacement: str, text: str, expected: str):
-    """A Java Matcher has printed each row."""
+    """The expected values are the output of a Java Matcher."""
     pattern = JavaPattern(regex)
     match = pattern.find(text)
 

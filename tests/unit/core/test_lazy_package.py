@@ -1,4 +1,4 @@
-"""Packages whose `__init__` has not run are reached like imported ones."""
+"""Packages whose `__init__` has not run behave like imported ones."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ print(kafka.protocol.consumer.FetchRequest.__name__)
 
 
 def test_an_unopened_package_is_an_attribute_of_its_parent_and_does_not_open_it():
-    """In another process, because imports last."""
+    """Runs in a different process, because imports cannot be undone."""
     ran = subprocess.run([sys.executable, "-c", NESTED], capture_output=True, text=True, check=True)
 
     assert ["False False", "FetchRequest"] == ran.stdout.splitlines()

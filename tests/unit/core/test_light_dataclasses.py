@@ -1,4 +1,4 @@
-"""Light dataclasses behave as those of the standard decorator, and only one of their methods is compiled."""
+"""Light dataclasses behave like those of the standard decorator, but compile only one method per class."""
 
 import copy
 import dataclasses
@@ -53,7 +53,7 @@ class Empty:
 
 
 def standard(cls: type) -> Any:
-    """Returns the class that the standard decorator makes of the same fields."""
+    """Returns the class that the standard decorator creates from the same fields."""
     names = {item.name: item.type for item in dataclasses.fields(cls)}
     defaults = {
         item.name: field(
@@ -91,7 +91,7 @@ def test_equality_and_hash_use_the_compared_fields_of_one_class():
         hash(Base(name="a"))
 
 
-def test_lists_by_default_are_not_shared():
+def test_default_lists_are_not_shared():
     first, second = Base(name="a"), Base(name="b")
 
     first.labels.append("x")
@@ -118,7 +118,7 @@ def test_replace_copy_and_pickle_keep_all_fields():
         assert type(again) is Derived
 
 
-def test_checks_after_creation_run_also_in_replace():
+def test_checks_after_creation_also_run_in_replace():
     with pytest.raises(ValueError, match="11"):
         Derived(name="a", count=11)
     with pytest.raises(ValueError, match="12"):
@@ -136,7 +136,7 @@ def test_wrong_arguments_are_refused_with_the_name_of_the_class():
         untyped("a")
 
 
-def test_a_field_that_is_no_parameter_is_refused():
+def test_a_value_for_a_field_that_is_no_parameter_is_refused():
     with pytest.raises(TypeError, match="every field must be a parameter"):
 
         @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ def test_a_field_that_is_no_parameter_is_refused():
             total: int = field(init=False, default=0)
 
 
-def test_other_options_are_left_to_the_standard_decorator():
+def test_unsupported_options_fall_back_to_the_standard_decorator():
     @dataclass(slots=True, kw_only=True)
     class Changeable:
         """A class whose fields change."""

@@ -1,4 +1,4 @@
-"""Topic plans follow MM2's rules and write only differences; task assignments move as few partitions as possible."""
+"""Topic plans follow MM2's rules and write only differences. Task assignments move as few partitions as possible."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,7 +87,7 @@ def test_defaults_of_the_source_are_pinned_if_configured():
 
 
 def test_topics_grow_and_never_shrink():
-    """A target with fewer partitions grows to the source's count; one with more stays unchanged."""
+    """A target with fewer partitions grows to the source's count. A target with more stays unchanged."""
     plan = plan_topics(
         source={"more": 5, "same": 2, "less": 1},
         target={"A.more": 2, "A.same": 2, "A.less": 4},
@@ -137,7 +137,7 @@ def test_a_removed_override_reverts_the_target():
     assert (ConfigChange(name="retention.ms", value=None),) == config_changes(source, target, RULES)
 
 
-def test_defaults_of_the_source_win_if_configured():
+def test_defaults_of_the_source_take_precedence_if_configured():
     """`use.defaults.from=source` sets the source's default where the target's effective value differs."""
     source = [entry("retention.ms", "1", ConfigSource.DEFAULT)]
 
@@ -155,7 +155,7 @@ def test_static_broker_settings_change_nothing():
 
 
 def test_an_override_that_the_target_does_not_support_is_a_change():
-    """An older target then refuses it with its own message. This does not apply to defaults."""
+    """An older target refuses it with its own message. This does not apply to defaults."""
     source = [entry("new.setting", "1"), entry("other.new", "1", ConfigSource.DEFAULT)]
 
     assert (ConfigChange(name="new.setting", value="1"),) == config_changes(source, [], RULES)

@@ -1,4 +1,7 @@
-"""Partitions are assigned to tasks by load: completely, sticky, balanced, and with few moves at a time."""
+"""Partitions are assigned to tasks by load.
+
+Each partition has a task, the load is balanced, and few partitions move at a time.
+"""
 
 import math
 
@@ -163,7 +166,7 @@ def test_a_rebalance_is_limited_reduces_the_highest_load_and_ends(
 def weights_of(
     partitions: list[TopicPartition], loads: dict[TopicPartition, float]
 ) -> dict[TopicPartition, float]:
-    """The weight of each partition; one without a load has the average."""
+    """Returns the weight of each partition. A partition without a load has the average weight."""
     known = [loads[partition] for partition in partitions if partition in loads]
     average = sum(known) / len(known) if known else 0.0
     return {partition: IDLE_BYTES_PER_S + loads.get(partition, average) for partition in partitions}
@@ -175,7 +178,9 @@ def loads_descending(assignment: Assignment, loads: dict[TopicPartition, float])
 
 
 @given(st.lists(st.floats(MB, 2 * MB), min_size=12, max_size=40), st.integers(2, 3))
-def test_many_light_partitions_end_within_half_of_an_even_share(weights: list[float], tasks: int) -> None:
+def test_rebalancing_light_partitions_ends_within_half_of_an_even_share(
+    weights: list[float], tasks: int
+) -> None:
     """No partition is heavier than half an even share. Almost all start on one task."""
     partitions = [TopicPartition("t", number) for number in range(len(weights))]
     loads = dict(zip(partitions, weights, strict=True))
@@ -199,7 +204,7 @@ def test_two_busy_partitions_are_separated_without_moving_idle_ones() -> None:
     assert not any(set(hot) <= set(task) for task in second)
 
 
-def test_a_partition_with_more_load_than_all_others_together_moves_nothing() -> None:
+def test_a_partition_with_more_load_than_all_others_together_is_not_moved() -> None:
     first = assign_by_load({TopicPartition("t", number) for number in range(8)}, 2)
     hottest = first[0][0]
     loads = {partition: 50 * MB if partition == hottest else 0.01 * MB for partition in all_of(first)}

@@ -17,7 +17,7 @@ def test_an_unused_window_does_not_grow() -> None:
     assert LARGE.after(1_000, 0.001).size_bytes == LARGE.size_bytes
 
 
-def test_a_window_without_a_growth_limit_follows_the_rate_of_a_few_bytes() -> None:
+def test_a_window_without_a_growth_limit_follows_the_measured_rate_after_a_few_bytes() -> None:
     assert SendWindow(1).after(1_000, 0.001).size_bytes == pytest.approx(1_000_000, abs=1)
 
 

@@ -62,7 +62,7 @@ def test_unknown_keys_are_not_found(name: str):
 
 
 def test_keys_of_an_unlisted_transformation_cause_a_warning():
-    """As in Java they have no effect, which is rarely intended."""
+    """As in Java, the keys have no effect, which is rarely intended."""
     warnings: list[str] = []
     lines = {"transforms": "route", "transforms.route.regex": "a", "transforms.rout.replacement": "b"}
 

@@ -1,4 +1,4 @@
-"""Decides from the state of a partition whether it is stalled, and with which reason and message."""
+"""Decides from the state of a partition whether it is stalled, with which reason, and with which message."""
 
 from dataclasses import replace
 from typing import Any
@@ -74,7 +74,7 @@ def test_a_partition_with_recent_progress_is_not_stalled(changes, _):
 
 @pytest.mark.parametrize(("changes", "_"), REASONS)
 def test_a_stopped_partition_is_not_stalled(changes, _):
-    """It has an error, which has the remedy."""
+    """Its error already has the remedy."""
     assert find_stall(replace(FACTS, **{**changes, "phase": PartitionPhase.STOPPED})) is None
 
 
@@ -115,7 +115,7 @@ def test_a_read_limit_does_not_explain_a_batch_without_a_response():
     assert stall.reason == StallReason.TARGET_NOT_ANSWERING.value
 
 
-def test_a_read_limit_does_not_explain_that_a_single_partition_is_not_read():
+def test_a_read_limit_does_not_explain_that_only_one_partition_is_not_read():
     stall = find_stall(replace(FACTS, is_reading_limited=True, had_its_turn=True))
 
     assert stall is not None
@@ -124,14 +124,14 @@ def test_a_read_limit_does_not_explain_that_a_single_partition_is_not_read():
 
 @pytest.mark.parametrize("obstacle", [refused(), FAILED])
 def test_a_limit_does_not_hide_an_obstacle(obstacle):
-    """Otherwise a flow that always uses its whole rate would never report a refused partition."""
+    """Otherwise a flow at its rate limit would never report a refused partition."""
     limited = replace(FACTS, obstacle=obstacle, is_reading_limited=True, is_writing_limited=True)
 
     assert find_stall(limited) is not None
 
 
 def test_an_earlier_refusal_does_not_explain_a_batch_without_a_response():
-    """The refused batch was sent again and waits for a response."""
+    """The refused batch was sent again. The repeated batch waits for a response."""
     stall = find_stall(replace(FACTS, obstacle=refused(), obstacle_age_s=60.0, is_in_flight=True))
 
     assert stall is not None
@@ -257,7 +257,7 @@ OBSTACLES = st.none() | st.builds(
     )
 )
 def test_a_partition_without_progress_always_has_a_reason(facts):
-    """The exceptions are a stopped partition, recent progress and a limit."""
+    """The exceptions are stopped partitions, partitions with recent progress, and partitions under a limit."""
     stall = find_stall(facts)
 
     if stall is None:

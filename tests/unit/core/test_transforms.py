@@ -27,14 +27,14 @@ def test_a_replacement_that_java_refuses_is_refused_before_copying_starts(replac
 
 
 def test_only_whole_names_are_replaced_and_the_next_stage_gets_the_new_name():
-    """As with `matches` and `replaceFirst` of RegexRouter."""
+    """`matches` and `replaceFirst` of RegexRouter behave the same."""
     chain = naming(renaming(r"A\.(.*)", "$1"), renaming("orders", "sales"), renaming("sale", "never"))
 
     assert [chain.target_topic(topic) for topic in ("orders", "orders2")] == ["sales", "orders2"]
 
 
 def test_a_predicate_gets_the_name_at_its_position_in_the_chain():
-    """The same expression selects different topics after a renaming."""
+    """After a renaming, the same expression selects different topics."""
     drop = TransformSettings(
         key="transforms.d", kind=TransformKind.DROP, predicate=r"A\..*", predicate_key="p", negate=True
     )
@@ -58,7 +58,7 @@ def test_headers_are_inserted_and_dropped_in_order():
 
 
 def test_only_header_values_of_the_source_are_written_in_base64():
-    """SimpleHeaderConverter writes bytes in base64, but literals as text."""
+    """SimpleHeaderConverter writes bytes in base64, but writes literals as text."""
     insert = TransformSettings(key="i", kind=TransformKind.INSERT_HEADER, header="a", value=b"text")
 
     edits = naming(insert, in_base64=True).header_edits("t")
@@ -69,7 +69,10 @@ def test_only_header_values_of_the_source_are_written_in_base64():
 
 
 def test_heartbeats_keep_their_name_and_no_copy_gets_the_name_of_an_internal_topic():
-    """Hops are derived from heartbeats names. A copy in a positions topic would destroy both."""
+    """Heartbeats topics show how many clusters a record has passed.
+
+    A copy with the name of a positions topic would destroy both topics.
+    """
     strip = naming(renaming(r"A\.(.*)", "$1"), renaming("bad", "mm2-offsets.A.internal"))
 
     assert strip.target_topic("heartbeats") == "A.heartbeats"
@@ -135,7 +138,7 @@ def settings(lines: dict[str, str]) -> SourceSettings:
     ],
 )
 def test_literals_are_written_as_in_java(text: str, expected: bytes | None):
-    """Java's Values and SimpleHeaderConverter have printed each row."""
+    """The expected values are the output of Java's Values and SimpleHeaderConverter."""
     assert literal_bytes(text) == expected
 
 
@@ -158,7 +161,7 @@ def test_literals_are_written_as_in_java(text: str, expected: bytes | None):
     ],
 )
 def test_literals_that_java_rewrites_are_refused(text: str):
-    """The header would differ from the file."""
+    """The written header would differ from the file."""
     with pytest.raises(SettingError, match=r"^transforms\.i\.value\.literal: "):
         settings(INSERT | {"transforms.i.value.literal": text})
 
@@ -196,7 +199,7 @@ def test_an_invalid_or_unsupported_transformation_is_an_error_of_its_key(
 
 
 def test_a_missing_replacement_is_an_error_and_an_empty_one_is_not():
-    """In Java's properties an empty value is a value."""
+    """In Java's properties, an empty value is a value."""
     without = {key: value for key, value in RENAME.items() if not key.endswith("replacement")}
 
     with pytest.raises(SettingError, match=r"^transforms\.r\.replacement: it is missing"):
@@ -204,8 +207,8 @@ def test_a_missing_replacement_is_an_error_and_an_empty_one_is_not():
     assert settings(without | {"transforms.r.replacement": ""}).transforms[0].kind is TransformKind.RENAME
 
 
-def test_a_changed_renaming_changes_the_naming_and_changed_headers_the_stream():
-    """A filter, or the name of a stage, changes neither."""
+def test_a_changed_renaming_changes_the_naming_and_changed_headers_change_the_stream():
+    """Changing a filter or the name of a stage changes neither."""
     plain, renamed = settings({}), settings(RENAME)
     other = settings(RENAME | {"transforms.r.replacement": "y-$1"})
     with_header, other_header = settings(INSERT), settings(INSERT | {"transforms.i.value.literal": "w"})
