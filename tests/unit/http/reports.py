@@ -66,7 +66,7 @@ def content(response: Response) -> bytes:
 
 
 def samples_of_progress(report: ConnectorReport, *, over_s: float = 10.0) -> Samples:
-    """Samples in which each partition of *report* has copied all its records within *over_s*."""
+    """Returns samples in which each partition of *report* has copied all its records within *over_s*."""
     samples = Samples()
     for task_report in report.tasks:
         at_start = [_at_start(part) for part in task_report.partitions]

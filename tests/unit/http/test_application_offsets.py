@@ -1,4 +1,4 @@
-"""`POST /offsets/translate` translates a list in the form that it has, within limits, and changes nothing."""
+"""`POST /offsets/translate` translates a list, keeps its format, enforces limits, and changes nothing."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ ARRAY = b'[{"topic":"orders","partition":3,"offset":42}]'
 
 
 async def shifted(offsets, reverse):
-    """Translates each offset to the one before or, in reverse, after it."""
+    """Translates each offset to the previous one or, in reverse, to the next one."""
     return [
         ApplicationTranslation(
             topic=f"A.{offset.topic}",
@@ -94,7 +94,7 @@ def test_a_request_returns_503_before_the_offset_map_is_read_and_while_a_cluster
     assert "Cluster west cannot be reached" in json.loads(body)["message"]
 
 
-def test_the_server_accepts_only_posts_although_it_is_read_only():
+def test_a_read_only_server_accepts_posts_only_for_translations():
     served = view(checkpoint(), ready=True)
     request = b"POST /offsets/translate HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s" % (
         len(ARRAY),

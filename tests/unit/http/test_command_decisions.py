@@ -1,4 +1,4 @@
-"""The records that a distributed worker writes for a command, and its refusals."""
+"""The records that a distributed worker writes for a command, and the commands that it refuses."""
 
 from dataclasses import replace
 
@@ -124,7 +124,7 @@ def test_refusals_have_the_status_and_message_of_connect(command, status, messag
 
 
 def test_all_errors_of_a_config_are_reported_together():
-    """Connect's message lists MirrorFlow's errors. Nothing is written."""
+    """Connect's message contains MirrorFlow's errors. Nothing is written."""
     command = Configure(name="a\n", properties={**SOURCE, "name": "a\n"}, may_exist=True)
 
     with pytest.raises(ConnectError) as caught:
@@ -226,5 +226,5 @@ def test_only_the_statuses_of_failed_tasks_have_a_trace():
     ],
 )
 def test_a_connector_class_is_recognized_by_each_of_its_names(written, expected):
-    """Connect finds plug-ins by the same names."""
+    """Connect accepts the same names for plug-ins."""
     assert expected == simple_name(written)

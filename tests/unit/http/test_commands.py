@@ -1,4 +1,4 @@
-"""Requests to Connect's REST API that change something become commands or refusals."""
+"""Requests that change something in Connect's REST API become commands or are refused."""
 
 import json
 
@@ -145,13 +145,13 @@ def test_other_media_types_are_refused():
 
 
 def test_an_unneeded_body_that_is_not_json_is_refused():
-    """Jersey refuses it too. Without a body the media type does not matter."""
+    """Jersey refuses it too. The media type is ignored if there is no body."""
     assert 415 == refusal(send("PUT", "/connectors/a/stop", b"x", content_type="text/plain"))[0]
     assert isinstance(send("PUT", "/connectors/a/stop", content_type=""), SetTarget)
 
 
 def test_a_reset_of_topics_is_accepted_without_effect():
-    """The listed topics are being copied, so in Java they would be listed again after the next record."""
+    """The listed topics are being copied. In Java, they would be listed again after the next record."""
     response = send("PUT", "/connectors/a/topics/reset")
 
     assert isinstance(response, Response)
@@ -159,7 +159,7 @@ def test_a_reset_of_topics_is_accepted_without_effect():
 
 
 def test_connectors_from_files_cannot_be_changed():
-    """rest.modify.enable is not enough: the worker must be distributed. Their offsets can be read."""
+    """rest.modify.enable is not sufficient, because the worker must be distributed. Offsets can be read."""
     assert (501, CHANGES_MISSING) == refusal(send("DELETE", "/connectors/a", takes_changes=False))
     assert isinstance(send("GET", "/connectors/a/offsets", takes_changes=False), Response)
     assert 403 == refusal(send("DELETE", "/connectors/a", modify_enabled=False))[0]

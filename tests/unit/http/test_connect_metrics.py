@@ -29,8 +29,8 @@ BY_PARTITION = [
     for family in ("record_age_ms", "replication_latency_ms")
     for suffix in ("", "_avg", "_min", "_max")
 ]
-# The expressions of examples/metrics/grafana-dashboards/strimzi-kafka-mirror-maker-2.json of Strimzi 0.47 and later, and two of
-# earlier ones (the last two). Without container_cpu_usage_seconds_total, which the kubelet exports.
+# The expressions of examples/metrics/grafana-dashboards/strimzi-kafka-mirror-maker-2.json of Strimzi 0.47 and later;
+# the last two are of earlier versions. container_cpu_usage_seconds_total is left out, because the kubelet exports it.
 QUERIES = [
     f"sum(kafka_connect_worker_connector_count{{{SELECTED}}})",
     f"sum(kafka_connect_worker_task_count{{{SELECTED}}})",
@@ -86,7 +86,7 @@ def scrape(**changes):
 
 
 def matchers(expression):
-    """The metric and matchers of each selector in *expression*."""
+    """Returns the metric and the matchers of each selector in *expression*."""
     selectors = []
 
     def visit(node):
@@ -127,7 +127,7 @@ def test_each_query_of_strimzis_dashboard_finds_series(query):
 
 
 def test_client_ids_are_those_of_java():
-    """They include the quotation marks that JMX adds."""
+    """The ids include the quotation marks that JMX adds."""
     samples = scrape()
 
     assert 1800 + 900 == value(
@@ -161,7 +161,7 @@ def test_metrics_without_a_measurement_are_left_out():
     ],
 )
 def test_consumer_lag_has_the_detail_of_metrics_level(level, lags):
-    """Coarser levels do not export a series per partition."""
+    """Coarser levels do not export one series per partition."""
     series = [
         dict(labels)
         for name, labels in scrape(metrics_level=level)
@@ -222,13 +222,13 @@ REPORT = connector(task(), name="MirrorCheckpointConnector", groups=GROUPS)
 
 
 def test_checkpoint_latency_has_the_name_and_labels_of_mm2():
-    """They are those of MM2's MirrorCheckpointMetrics."""
+    """The name and the labels are those of MM2's MirrorCheckpointMetrics."""
     samples = exposition(REPORT)
     assert 4.0 == value(samples, LATENCY, source="A", target="B", group='a "b"', topic="A.foo", partition="1")
 
 
 def test_checkpoint_latency_has_the_name_and_labels_of_kip_1280():
-    """They are those of a plugin: the connector and its only task come first."""
+    """The labels are those of a plugin. They begin with the connector and its only task."""
     samples = exposition(REPORT, metric_names=frozenset({MetricNames.NEW}))
     where = {"connector": REPORT.name, "task": "0", "source": "A", "group": 'a "b"', "partition": "1"}
 
@@ -237,7 +237,7 @@ def test_checkpoint_latency_has_the_name_and_labels_of_kip_1280():
 
 
 def test_minimum_maximum_and_average_latency_are_exported_with_a_sample():
-    """They are checkpoint-latency-ms-min, -max and -avg of MM2."""
+    """The metrics are checkpoint-latency-ms-min, -max and -avg of MM2."""
     samples = exposition(REPORT)
     latencies = {
         suffix: [number for (name, _), number in samples.items() if name == f"{LATENCY}_{suffix}"]
@@ -258,7 +258,7 @@ def test_a_window_drops_old_samples():
 
 @pytest.mark.parametrize("level", [MetricsLevel.TOPIC, MetricsLevel.FLOW])
 def test_coarser_levels_have_no_series_per_group(level: MetricsLevel):
-    """Otherwise each scrape could have thousands of groups."""
+    """Otherwise each scrape could contain thousands of groups."""
     samples = exposition(REPORT, metrics_level=level)
     assert not [name for name, _ in samples if name == LATENCY]
     assert 40 == value(samples, "mirrorflow_checkpoints_total")

@@ -1,4 +1,4 @@
-"""Metrics in the Prometheus text format, parsed by a strict parser; MM2's metrics have its names and labels."""
+"""Metrics have the Prometheus text format, checked by a strict parser. MM2's metrics have MM2's names and labels."""
 
 import re
 import time
@@ -31,7 +31,7 @@ def parse(text):
             _, _, name, kind = line.split(" ")
             assert name == family
             assert kind in {"gauge", "counter"}
-            # MM2's counts are gauges in the exporter's rules. The sum of the JVM's collections is a counter.
+            # MM2's counts are gauges in the rules of the exporter. The sum over the JVM's collections is a counter.
             assert (kind == "counter") == name.endswith(("_total", "_seconds_sum"))
             typed[name] = kind
         else:
@@ -91,7 +91,7 @@ def test_metrics_of_partitions_have_the_names_and_labels_of_mm2():
 
 
 def test_both_forms_of_mm2s_metrics_have_equal_values():
-    """KIP-1280 names the connector and the task; Kafka 5.0 will have this form only."""
+    """The form of KIP-1280 contains the connector and the task. Kafka 5.0 will have only this form."""
     both = exposition(REPORT, samples=samples_of_progress(REPORT), metric_names=frozenset(MetricNames))
     new = exposition(REPORT, samples=samples_of_progress(REPORT), metric_names=frozenset({MetricNames.NEW}))
 
@@ -107,7 +107,8 @@ def test_both_forms_of_mm2s_metrics_have_equal_values():
         if name.startswith(PLUGINS) and labels <= pairs
     }
     assert of_legacy == of_new
-    assert len(of_new) == 3 * 4 + 2 * 4  # three partitions have counts and rates, one of them age and latency
+    # Three partitions have counts and rates. One of them also has an age and a latency.
+    assert len(of_new) == 3 * 4 + 2 * 4
     assert not [name for name, _ in new if name.startswith(MM2)]
     assert {key: number for key, number in both.items() if not key[0].startswith(MM2)} == new
 
@@ -156,7 +157,7 @@ def test_stalled_partitions_are_counted_by_reason():
 
 
 def test_the_longest_stall_of_each_reason_has_its_age():
-    """An alert for a reason waits as long as that reason may last."""
+    """An alert for a reason waits until the reason has lasted too long."""
     stalled = [
         partition(number, reason="OpenTransaction", stalled_since_ms=round(1000 * (NOW_S - age_s)))
         for number, age_s in enumerate([40.0, 901.5])
@@ -181,7 +182,7 @@ def test_each_level_has_the_same_total(level, rows):
 
 
 def test_a_worker_without_tasks_exports_metrics():
-    """The worker has no connector, or one without a task."""
+    """The worker has no connector, or a connector without a task."""
     assert value(exposition(), "kafka_connect_worker_task_count") == 0
     assert value(exposition(connector()), "mirrorflow_partitions", phase="copying") == 0
 

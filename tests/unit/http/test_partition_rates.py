@@ -1,4 +1,7 @@
-"""Rates cover a window, and the time between deliveries while a rate limit holds a task for longer than that."""
+"""Rates cover a window.
+
+While a rate limit holds a task for longer than the window, they cover the time between deliveries.
+"""
 
 from dataclasses import replace
 
@@ -12,13 +15,16 @@ NAME = "A->B.source"
 PERIOD_S = 51.0  # one batch of 1 MiB at 20 KiB/s
 BATCH = 1 << 20
 LIMIT = BATCH / PERIOD_S
-STEP_S = 0.5  # between two reports of a task
+STEP_S = 0.5  # the time between two reports of a task
 
 
 def delivered(
     samples: Samples, until_s: float, *, partitions: int = 1, is_limited: bool = True
 ) -> list[float]:
-    """Reports one batch of `BATCH` each `PERIOD_S`, to each partition in turn; returns the bytes a second of each second."""
+    """Reports one batch of `BATCH` each `PERIOD_S`, to each partition in turn.
+
+    Returns the rate in bytes for each second.
+    """
     rates = []
     for step in range(int(until_s / STEP_S)):
         now_s = step * STEP_S
@@ -41,15 +47,15 @@ def delivered(
 
 
 @pytest.mark.parametrize("partitions", [1, 16])
-def test_a_flow_that_its_limit_holds_for_longer_than_a_window_shows_the_rate_of_its_limit(partitions: int):
-    """Neither 0 between two batches nor a multiple of the limit after one."""
+def test_a_flow_held_by_its_limit_for_longer_than_a_window_shows_the_rate_of_its_limit(partitions: int):
+    """It shows neither 0 between two batches nor a multiple of the limit after a batch."""
     rates = delivered(Samples(), 8 * PERIOD_S, partitions=partitions)
 
     settled = rates[int(2 * PERIOD_S) :]
     assert settled == pytest.approx([LIMIT] * len(settled), rel=0.05)
 
 
-def test_a_partition_that_its_limit_holds_shows_the_rate_of_its_limit():
+def test_a_partition_held_by_its_limit_shows_the_rate_of_its_limit():
     samples = Samples()
     delivered(samples, 4 * PERIOD_S + WINDOW_S + 10)
 
@@ -58,7 +64,7 @@ def test_a_partition_that_its_limit_holds_shows_the_rate_of_its_limit():
     assert rate.bytes == pytest.approx(LIMIT, rel=0.05)
 
 
-def test_the_rate_of_a_limited_flow_that_copies_no_more_becomes_less_and_ends_with_the_limit():
+def test_the_rate_of_a_limited_flow_that_stops_copying_decreases_and_ends_with_the_limit():
     samples = Samples()
     delivered(samples, 4 * PERIOD_S)
     end_s = 4 * PERIOD_S
@@ -74,8 +80,8 @@ def test_the_rate_of_a_limited_flow_that_copies_no_more_becomes_less_and_ends_wi
     assert samples.rate(NAME, "orders", 0, end_s + 200 + WINDOW_S + 1).bytes == 0
 
 
-def test_a_task_that_reports_no_more_is_not_part_of_the_rate():
-    """A rebalance has moved it to another node, whose samples have it now."""
+def test_a_task_that_no_longer_reports_is_not_part_of_the_rate():
+    """A rebalance has moved the task to another node, whose samples now contain it."""
     samples = Samples()
     until_s = int(4 * PERIOD_S)
     for second in range(until_s):
@@ -98,7 +104,7 @@ def test_a_task_that_reports_no_more_is_not_part_of_the_rate():
     assert rate.bytes == pytest.approx(LIMIT, rel=0.05)
 
 
-def test_without_a_limit_a_flow_that_copies_no_more_shows_no_rate_after_a_window():
+def test_a_flow_without_a_limit_that_stops_copying_shows_no_rate_after_a_window():
     samples = Samples()
     delivered(samples, PERIOD_S - 1, is_limited=False)
 
@@ -106,8 +112,11 @@ def test_without_a_limit_a_flow_that_copies_no_more_shows_no_rate_after_a_window
     assert samples.rate(NAME, "orders", 0, PERIOD_S).bytes == 0
 
 
-def test_a_limit_that_delays_each_response_shortly_shows_the_rate_of_the_window():
-    """Responses of 2 seconds are no deliveries of their own, and the rate of the connector is the sum of its partitions."""
+def test_a_limit_that_delays_each_response_briefly_shows_the_rate_of_the_window():
+    """Responses within 2 seconds are not separate deliveries.
+
+    The rate of the connector is the sum over its partitions.
+    """
     samples = Samples()
     for step in range(120):
         report = partition(records=step, bytes=1_000 * step, source_offset=step, source_end_offset=10_000)
@@ -117,8 +126,8 @@ def test_a_limit_that_delays_each_response_shortly_shows_the_rate_of_the_window(
     assert samples.rate(NAME, "orders", 0, 2.0 * 120).bytes == pytest.approx(500, rel=0.1)
 
 
-def test_an_earlier_limit_does_not_count():
-    """After an hour without a lag, the interval between the last two deliveries is not that of the limit."""
+def test_an_earlier_limit_does_not_affect_the_rate():
+    """After an hour without lag, the interval between the last two deliveries is not caused by the limit."""
     samples = Samples()
     delivered(samples, 3 * PERIOD_S)
     batches = 3
@@ -135,7 +144,7 @@ def test_an_earlier_limit_does_not_count():
 
 
 def test_the_summary_of_a_connector_has_the_rate_of_its_tasks():
-    """So the resource, `mirrorflow status` and the console have it, too."""
+    """The status of the resource, `mirrorflow status` and the console therefore have it, too."""
     samples = Samples()
     delivered(samples, 4 * PERIOD_S - 1)
     report = connector(

@@ -23,7 +23,7 @@ def summary(report, **changes):
 
 
 def test_the_summary_sums_over_partitions():
-    """Lag is the sum of offsets and the maximum age. Rates come from samples."""
+    """The lag is the sum of offsets, and its age is the maximum. Rates come from samples."""
     report = connector(
         task(partition(0), partition(1, guarantee=Guarantee.AT_LEAST_ONCE, reached_start_end=True))
     )
@@ -117,7 +117,7 @@ REFUSED = (
     ],
 )
 def test_replicating_follows_from_lag_phases_and_progress(parts, changes, state):
-    """A connector that copies nothing although it has lag is stuck."""
+    """A connector that has lag but copies nothing is stuck."""
     assert state == summary(connector(task(*parts), **changes))["replicating"]
 
 
@@ -138,7 +138,7 @@ def test_a_stalled_partition_is_counted_with_its_reason():
 
 
 def test_copied_heartbeats_do_not_count_as_progress():
-    """They advance while all other partitions are stuck, and while there is nothing to copy."""
+    """They advance while all other partitions are stuck, and while there is nothing else to copy."""
     heartbeats = replace(partition(), topic="west.heartbeats")
     lagging = connector(task(heartbeats, partition(1)))
     idle = connector(task(heartbeats, replace(CAUGHT_UP, partition=1)))
@@ -150,7 +150,7 @@ def test_copied_heartbeats_do_not_count_as_progress():
 
 
 def test_topics_named_like_heartbeats_count_as_progress_if_there_are_no_others():
-    """`orders.heartbeats` may be a topic of the user. A flow with only such topics is advancing or stuck, not idle."""
+    """`orders.heartbeats` may be a user's topic. A flow with only such topics is advancing or stuck, not idle."""
     only = connector(task(partition(topic="orders.heartbeats"), partition(topic="heartbeats")))
 
     states = [
@@ -203,7 +203,7 @@ def test_the_summary_has_the_first_warnings_and_their_number():
     assert max(map(len, body["firstWarnings"])) <= progress.WARNING_MAX
 
 
-def test_a_connector_is_advancing_although_a_topic_is_refused():
+def test_a_connector_is_advancing_even_if_a_topic_is_refused():
     """The refused topic is in the reasons."""
     report = connector(task(partition()), uncopied=REFUSED)
 
@@ -211,21 +211,21 @@ def test_a_connector_is_advancing_although_a_topic_is_refused():
 
 
 def test_topics_without_a_copy_make_a_connector_stuck_after_the_first_reports():
-    """Before that, partitions may still be starting. After that there is no need to wait longer."""
+    """Before the first reports, partitions may still be starting. Afterwards, waiting longer is useless."""
     report = connector(task(), uncopied=REFUSED, started_at_s=NOW_S - 5)
 
     assert ["Waiting", "Stuck"] == [summary(report, ready=ready)["replicating"] for ready in (False, True)]
 
 
 def test_a_connector_without_partitions_is_idle_after_the_first_reports():
-    """Topics that match nothing must not look like a long start."""
+    """An empty selection must not look like a slow start."""
     report = connector(task(), started_at_s=NOW_S - 5)
 
     assert ["Waiting", "Idle"] == [summary(report, ready=ready)["replicating"] for ready in (False, True)]
 
 
 def test_a_flow_with_topics_without_a_copy_is_never_caught_up():
-    """The topics are a reason with an example. It does not matter that all partitions have caught up."""
+    """The topics are a reason, with an example. The flow is not caught up even if all partitions are."""
     report = connector(task(CAUGHT_UP))
     ready = summary(report, ready=True)
     refused = summary(replace(report, uncopied=REFUSED), ready=True)
@@ -237,7 +237,7 @@ def test_a_flow_with_topics_without_a_copy_is_never_caught_up():
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_lag_is_unknown_while_the_source_is_unreachable(stopped: bool):  # noqa: FBT001
-    """The last known end offsets are outdated."""
+    """The last known end offsets may be outdated."""
     parts = (
         [CAUGHT_UP, partition(1, phase=PartitionPhase.STOPPED, source_offset=100)] if stopped else [CAUGHT_UP]
     )
@@ -249,7 +249,10 @@ def test_lag_is_unknown_while_the_source_is_unreachable(stopped: bool):  # noqa:
 
 
 def test_a_zero_lag_is_unknown_while_the_target_is_unreachable():
-    """Nothing is fetched then. A known lag above zero has not decreased."""
+    """While the target is unreachable, nothing is fetched.
+
+    A known lag above zero has not decreased and is still shown.
+    """
     unreachable = SideReport(reason="Unreachable", since_s=NOW_S - 60)
     idle = summary(connector(task(CAUGHT_UP), target=unreachable), ready=True)
     lagging = summary(connector(task(partition()), target=unreachable), ready=True)
@@ -259,7 +262,7 @@ def test_a_zero_lag_is_unknown_while_the_target_is_unreachable():
 
 
 def test_the_summary_has_warnings_about_settings_first():
-    """The worker has them from its files. Each is listed once, before the warnings of connectors."""
+    """The worker reads these warnings from its files. Each is listed once, before the warnings of connectors."""
     typo = "topics.includ: unknown, it has no effect."
     state = view(connector(warnings=("One is left out.",)), warnings=(typo, typo))
     body = json.loads(content(progress.respond({}, state)))
@@ -268,7 +271,10 @@ def test_the_summary_has_warnings_about_settings_first():
 
 
 def test_a_connector_without_partitions_is_not_idle_while_a_cluster_is_unreachable():
-    """A checkpoint connector has no partitions, and a source connector has none before it has connected to both."""
+    """A checkpoint connector never has partitions.
+
+    A source connector has none before it has connected to both clusters.
+    """
     unreachable = SideReport(reason="Unreachable", since_s=NOW_S - 60)
 
     assert "Waiting" == summary(connector(source=unreachable), ready=True)["replicating"]
@@ -349,7 +355,7 @@ def test_only_record_ages_follow_a_wall_clock_that_steps(step_s: float):
 
 
 def test_the_lag_age_of_an_idle_topic_counts_from_its_new_record():
-    """A record after days without records is not days late."""
+    """The new record is not late, although there were no records for days."""
     samples, day_s = Samples(), 86_400.0
     quiet = partition(source_offset=100, record_timestamp_ms=1000)
     samples.observe("c", task(quiet), NOW_S - 10 * day_s)
@@ -361,7 +367,10 @@ def test_the_lag_age_of_an_idle_topic_counts_from_its_new_record():
 
 
 def test_the_lag_age_with_an_open_transaction_counts_from_the_start_of_the_stall():
-    """Hidden records count as lag only after they have stalled the partition, so the lag is older than its first report."""
+    """Hidden records count as lag only after they have stalled the partition.
+
+    The lag is then older than its first report.
+    """
     samples = Samples()
     copied = partition(source_offset=100, source_end_offset=100, record_timestamp_ms=1000)
     samples.observe("c", task(copied), NOW_S - 500)
@@ -382,7 +391,7 @@ def test_a_partition_stalled_by_an_open_transaction_is_not_idle():
 
 
 def test_the_lag_age_of_a_backlog_is_the_age_of_the_last_copied_record():
-    """Without timestamps it follows from the rate. Without a rate it is unknown."""
+    """Without timestamps the age is derived from the rate. Without a rate it is unknown."""
     assert Samples().lag_s("c", partition(), NOW_S, NOW_S) == 4.0
     assert Samples().lag_s("c", partition(record_timestamp_ms=None), NOW_S, NOW_S) is None
     unknown = partition(record_timestamp_ms=None)
@@ -391,7 +400,7 @@ def test_the_lag_age_of_a_backlog_is_the_age_of_the_last_copied_record():
 
 
 def test_rates_drop_old_samples_and_are_not_negative_after_a_restart():
-    """A rate is zero after the window. A restarted task counts from zero."""
+    """A rate is zero after the window. The counts of a restarted task begin at zero."""
     report = connector(task(partition()))
     samples = samples_of_progress(report)
 
@@ -428,7 +437,7 @@ def test_the_table_in_columns_has_the_same_values():
     )
 
 
-def test_a_client_that_knows_the_digest_receives_figures_only():
+def test_a_client_with_the_current_digest_receives_only_figures():
     query = {"limit": "0", "unless": ""}
     before = json.loads(content(progress.partitions(query, view(connector(task(partition(records=1)))))))
     later = view(connector(task(partition(records=7))), monotonic_s=NOW_S + 9, now_s=NOW_S + 9)
@@ -448,7 +457,7 @@ def test_a_client_that_knows_the_digest_receives_figures_only():
         connector(task(partition()), target=SideReport(reason="Unreachable", since_s=NOW_S, message="Away.")),
     ],
 )
-def test_a_client_that_knows_an_old_digest_receives_everything(changed):
+def test_a_client_with_an_old_digest_receives_everything(changed):
     query = {"unless": ""}
     known = json.loads(content(progress.partitions(query, view(connector(task(partition()))))))["digest"]
 
@@ -474,7 +483,7 @@ def test_the_summary_of_an_unknown_connector_is_404():
     ],
 )
 def test_a_connector_has_started_after_each_partition_was_fetched_once(report, started):
-    """Readiness waits for tasks and for the first fetch response of each partition, also if it is an error."""
+    """Readiness waits for tasks and for the first fetch response of each partition, which may be an error."""
     assert started == has_started((report,))
 
 
@@ -507,7 +516,7 @@ def test_a_standby_process_is_waiting_instead_of_idle():
 
 
 def test_a_node_without_tasks_reports_that_it_is_waiting():
-    """The nodes with tasks report the partitions. This node counts none of them."""
+    """The nodes with tasks report the partitions. This node reports none of them."""
     report = connector(task(partition(0), is_here=False), is_here=False)
     body = json.loads(
         content(
@@ -541,7 +550,7 @@ def test_the_table_has_standby_failed_tasks_and_cluster_errors() -> None:
 
 
 def test_table_has_the_summary_and_the_aliases():
-    """The console needs only one request per flow."""
+    """Therefore the console needs only one request per flow."""
     source = connector(task(partition()))
     state = view(source, samples=samples_of_progress(source), ready=True)
 

@@ -1,4 +1,4 @@
-"""Requests to Connect's REST API that read, and their responses."""
+"""Read requests to Connect's REST API and their responses."""
 
 import json
 
@@ -108,7 +108,7 @@ def test_errors_have_the_code_and_message_of_connect(path, status, message):
     "path", ["/connectors", PATH, PATH + "/config", PATH + "/pause", "/admin/loggers/root"]
 )
 def test_changes_are_refused_with_403_or_501(method, path):
-    """With rest.modify.enable it is 501 instead of 403."""
+    """With rest.modify.enable the status is 501 instead of 403."""
     assert error(403, CHANGES_REFUSED) == send(path, method)
     if not (method == "PUT" and path.startswith("/admin/")):  # every worker has loggers
         assert error(501, CHANGES_MISSING) == send(path, method, modify_enabled=True)
@@ -130,7 +130,7 @@ def test_options_lists_the_allowed_methods():
 
 
 def test_health_reports_whether_the_worker_has_started():
-    """By KIP-1017, the status is 503 while it starts, and 200 afterwards."""
+    """By KIP-1017, the status is 503 while the worker starts, and 200 afterwards."""
     assert ((response := send("/health"))[0], response[1]["status"]) == (503, "starting")
     assert ((response := send("/health", serving=True))[0], response[1]["status"]) == (200, "healthy")
 
@@ -140,7 +140,7 @@ def test_health_reports_whether_the_worker_has_started():
     ["/connectors", PATH, PATH + "/status", PATH + "/offsets", "/connectors/none", "/connectors?expand=info"],
 )
 def test_requests_for_connectors_are_503_until_the_config_topic_was_read(path: str):
-    """GitOps tools would read an empty list or 404 as deleted connectors."""
+    """GitOps tools would interpret an empty list or a 404 as deleted connectors."""
     assert error(503, "Worker is still starting up.") == send(path, has_connectors=False)
 
 
@@ -202,7 +202,10 @@ def test_validation_refuses_invalid_bodies(body, content_type, status):
 
 
 def test_the_version_passes_the_version_checks_of_clients():
-    """kcctl splits it at dots and compares the first two numbers. Without a commit the value is "unknown", as in Java."""
+    """kcctl splits the version at dots and compares the first two numbers.
+
+    As in Java, the commit is "unknown" if absent.
+    """
     _, root = send("/", version="0.3.0", commit="")
 
     assert (4, 3) == tuple(map(int, root["version"].split(".")[:2]))
@@ -211,7 +214,7 @@ def test_the_version_passes_the_version_checks_of_clients():
 
 
 def test_plugins_have_the_version_of_the_worker():
-    """In Java a connector may request it (KIP-891)."""
+    """In Java, a connector may request a different version (KIP-891)."""
     _, root = send("/")
     _, plugins = send("/connector-plugins")
 

@@ -8,7 +8,7 @@ SOURCE = "MirrorSourceConnector"
 
 
 def test_each_class_has_its_own_keys():
-    """They are those of Java's three ConfigDefs."""
+    """The keys are those of Java's three ConfigDefs."""
     known = {plugin: set(keys) for plugin, keys in plugin_keys().items()}
 
     assert "groups" in known["MirrorCheckpointConnector"]
@@ -31,14 +31,14 @@ def test_keys_have_types_and_defaults():
 
 
 def test_each_listed_setting_has_documentation():
-    """A key of Java without an entry in the setting table has none, and would be reported as unknown."""
+    """A key of Java without an entry in the setting table would be reported as unknown."""
     listed = {name: key["documentation"] for keys in plugin_keys().values() for name, key in keys.items()}
 
     assert {} == {name: text for name, text in listed.items() if not text}
 
 
 def test_mirrorflows_own_settings_are_the_last_group():
-    """Their order counts from 1, as in Java's groups."""
+    """Their order starts at 1, as in Java's groups."""
     for keys in plugin_keys().values():
         own = [key for key in keys.values() if key["group"] == GROUP]
 
@@ -47,7 +47,7 @@ def test_mirrorflows_own_settings_are_the_last_group():
 
 
 def test_each_honoured_setting_is_listed_for_a_class():
-    """Forms generated from the definitions then offer each setting that has an effect."""
+    """Forms generated from the definitions therefore offer each setting that has an effect."""
     listed = {name for keys in plugin_keys().values() for name in keys}
     honoured = {
         key.name

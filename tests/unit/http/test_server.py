@@ -35,7 +35,7 @@ def run(client, *, state=lambda: VIEW, limits=None, carry_out=refuse):
 
 
 async def receive(reader, *, head=False):
-    """Reads one response; returns status, headers by lowercase name, and body."""
+    """Reads one response. Returns the status, the headers by lowercase name, and the body."""
     start = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
     headers = dict(line.lower().split(": ", 1) for line in start[1:] if line)
     body = b""
@@ -168,7 +168,7 @@ def test_the_connection_is_closed_after_a_protocol_error():
 
 
 def test_a_request_with_expect_continue_gets_100_continue():
-    """The client sends its body after that."""
+    """The client sends its body only after that."""
 
     async def client(port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -197,7 +197,7 @@ def test_an_unfinished_request_times_out_with_408():
 
 
 def test_connections_above_the_limit_are_closed():
-    """After a connection has ended a new one is accepted."""
+    """A new connection is accepted after another one has ended."""
 
     async def client(port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -223,7 +223,7 @@ def test_connections_above_the_limit_are_closed():
 
 
 def test_a_client_that_does_not_read_is_disconnected():
-    """Sending it a large response ends at the write timeout. Other clients are served meanwhile."""
+    """Sending a large response to it ends at the write timeout. Meanwhile, other clients are served."""
     many = view(connector(task(*(partition(n, "t" * 200) for n in range(20_000)))))
 
     async def client(port, server):
@@ -253,7 +253,7 @@ def test_a_large_response_arrives_completely_in_chunks():
     assert body.count(b"\nmirrorflow_record_lag{") == 3000
 
 
-def test_a_ready_process_stays_ready():
+def test_a_ready_process_stays_ready_when_it_gets_a_new_partition():
     """A new partition does not make a ready process unready."""
     states = iter([False, True, False])
     not_ready = replace(VIEW, ready=False)
@@ -275,7 +275,7 @@ def test_an_unexpected_error_is_a_500_and_logged(caplog):
     ["127.0.0.1:1", "ftp://127.0.0.1:1", "http://127.0.0.1", "http://h:99999", "https://127.0.0.1:0"],
 )
 def test_an_invalid_listener_is_refused(listener):
-    """The address is invalid, or https has no certificate."""
+    """The address is invalid, or an https listener has no certificate."""
     with pytest.raises(InvalidSettingError, match="listeners: "):
         asyncio.run(HttpServer.start([listener], lambda: VIEW))
 

@@ -58,7 +58,10 @@ def status(properties: dict[str, str], client: ssl.SSLContext) -> bytes:
 
 
 def status_or_nothing(properties: dict[str, str], client: ssl.SSLContext) -> bytes:
-    """The status line, or nothing if the server refuses the client. In TLS 1.3 a client detects this only when it reads."""
+    """Returns the status line, or nothing if the server refuses the client.
+
+    In TLS 1.3, a client detects the refusal only when it reads.
+    """
     try:
         return status(properties, client)
     except (ssl.SSLError, ConnectionError):
@@ -133,7 +136,7 @@ def test_the_error_names_a_missing_keystore_file(tmp_path: Path):
 
 
 def test_new_connections_get_a_renewed_certificate(tmp_path: Path):
-    """Clients with and without SNI get it. An invalid file changes nothing until it is valid again."""
+    """Clients with and without SNI get the renewed certificate. An invalid file is ignored until it is valid again."""
     file = tmp_path / "server.pem"
     file.write_text(signed("first").key_pem() + signed("first").pem)
     tls = ServerTls(lambda: {"ssl.keystore.location": str(file), "ssl.keystore.type": "PEM"})

@@ -1,4 +1,4 @@
-"""Validation of a connector config by REST: it reports all errors and reads no references."""
+"""Validation of a connector config over REST reports all errors and resolves no references."""
 
 from mirrorflow_replicator.http.rest_plugins import problems
 
@@ -18,7 +18,7 @@ def errors_of(**changes: str) -> dict[str, str]:
 
 
 def test_a_valid_config_has_no_errors():
-    """As in Java, unknown keys are no errors."""
+    """As in Java, an unknown key is not an error."""
     assert {} == errors_of(**{"what.is.this": "x"})
 
 
@@ -46,7 +46,7 @@ def test_a_missing_required_key_is_an_error_of_that_key():
 
 
 def test_references_are_not_resolved(tmp_path):
-    """Otherwise an error with a value could reveal files of this host to any client."""
+    """Otherwise errors, which contain values, could reveal files of this host to any client."""
     secret = tmp_path / "secret.properties"
     secret.write_text("password=hunter2\n")
     reference = f"${{file:{secret}:password}}"
