@@ -1,8 +1,9 @@
-"""Signatures of AWS's own code, with which those of MirrorFlow are compared.
+"""Signatures of AWS's own code, for comparison with those of MirrorFlow.
 
-`aws_signatures.json` holds what aws-msk-iam-sasl-signer-python 1.0.2 and botocore 1.44.8 gave at a frozen time. They are not
-installed for the tests: botocore needs python-dateutil below 3, the official Kubernetes client 3 or later. To record them again, in an
-environment of their own: `python -m tests.unit.kafka.aws_signatures > tests/unit/kafka/aws_signatures.json`.
+`aws_signatures.json` is the output of aws-msk-iam-sasl-signer-python 1.0.2 and botocore 1.44.8 at a frozen time. The
+two packages are not installed for the tests, because botocore needs python-dateutil below 3, and the official
+Kubernetes client needs 3 or later. To record the signatures again, in a separate environment: `python -m
+tests.unit.kafka.aws_signatures > tests/unit/kafka/aws_signatures.json`.
 """
 
 import datetime as dt
@@ -28,7 +29,7 @@ def recorded() -> dict[str, Any]:
 
 
 def record() -> dict[str, Any]:
-    """Returns the same from AWS's code."""
+    """Returns the same structure from AWS's code."""
     import botocore.auth
     from aws_msk_iam_sasl_signer import MSKAuthTokenProvider as Signer
     from botocore.awsrequest import AWSRequest
@@ -36,7 +37,7 @@ def record() -> dict[str, Any]:
 
     frozen = dt.datetime.fromtimestamp(NOW, dt.UTC).replace(tzinfo=None)
     botocore.auth.get_current_datetime = lambda **_: frozen
-    Signer.__get_user_agent__ = lambda: "mirrorflow"  # it is not signed
+    Signer.__get_user_agent__ = lambda: "mirrorflow"  # this header is not signed
     tokens, headers = [], []
     for session in SESSIONS:
         credentials = Credentials(KEY, SECRET, session or None)

@@ -1,4 +1,7 @@
-"""Certificates for tests of TLS: a CA, certificates that it signs, and Java stores made with keytool."""
+"""Certificates for tests of TLS.
+
+They are a CA, certificates that it signs, and Java stores made with keytool.
+"""
 
 import datetime as dt
 import functools

@@ -1,4 +1,7 @@
-"""A server on loopback instead of a service that issues tokens or credentials: STS, metadata, agents and token endpoints."""
+"""A server on loopback that replaces services for tokens or credentials.
+
+The services are STS, instance metadata, credential agents and token endpoints.
+"""
 
 import asyncio
 import json
@@ -11,7 +14,7 @@ from urllib.parse import parse_qsl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """A request; names of headers are lower case."""
+    """A request. Names of headers are in lower case."""
 
     method: str
     path: str
@@ -25,7 +28,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """A response; a dict or list as `body` becomes JSON."""
+    """A response. A dict or list as `body` is encoded as JSON."""
 
     status: int = 200
     body: Any = ""
@@ -34,7 +37,7 @@ class Response:
 
 @dataclass(slots=True, kw_only=True)
 class IdentityServer:
-    """Responds to each request with what `respond` returns for it, and records the requests."""
+    """A server that responds to each request with the result of `respond`, and records the requests."""
 
     respond: Callable[[Received], Response]
     requests: list[Received] = field(default_factory=list)

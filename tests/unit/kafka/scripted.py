@@ -1,4 +1,4 @@
-"""A broker on loopback that sends the frames of the test."""
+"""A broker on loopback that sends frames as scripted by the test."""
 
 import asyncio
 import struct
@@ -21,7 +21,7 @@ class ReceivedRequest:
     body: bytes
 
     def response(self, body: bytes, *, flexible: bool = False) -> bytes:
-        """The frame of a response to this request."""
+        """Returns the frame of a response to this request."""
         frame = struct.pack(">i", self.correlation_id) + (b"\x00" if flexible else b"") + body
         return struct.pack(">i", len(frame)) + frame
 
@@ -46,14 +46,14 @@ class Broker:
         await self.writer.drain()
 
     async def respond_to_api_versions(self) -> ReceivedRequest:
-        """Responds to ApiVersions with the versions in KNOWN; returns the request."""
+        """Responds to ApiVersions with the versions in KNOWN, and returns the request."""
         request = await self.next()
         await self.send(request.response(versions(request.version)))
         return request
 
 
 def versions(version: int, *, error: int = 0) -> bytes:
-    """The body of an ApiVersions response."""
+    """Returns the body of an ApiVersions response."""
     api_class = ApiVersionsResponse.ApiVersion
     keys = [api_class(api_key=key, min_version=low, max_version=high) for key, (low, high) in KNOWN.items()]
     return bytes(ApiVersionsResponse(error_code=error, api_keys=keys).encode(version=version))
@@ -61,7 +61,8 @@ def versions(version: int, *, error: int = 0) -> bytes:
 
 @asynccontextmanager
 async def scripted(script: Callable[[Broker], Awaitable[None]]) -> AsyncIterator[int]:
-    """The port of a broker that runs *script* for each connection and closes it at the script's end.
+    """Yields the port of a broker that runs *script* for each connection and closes the connection when the script
+    ends.
 
     Assertion errors of the script are raised at the end of the block.
     """

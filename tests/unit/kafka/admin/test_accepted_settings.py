@@ -1,4 +1,4 @@
-"""A topic gets all settings that the target accepts; a refused one is reported with the broker's message."""
+"""A topic gets all settings that the target accepts. A refused setting is reported with the broker's message."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ class Target:
         self.topics: dict[str, dict[str, str]] = {}
         self.requests = 0
         self.forbidden: set[str] = set()
-        self.required: set[str] = set()  # by create.topic.policy
+        self.required: set[str] = set()  # refused by create.topic.policy
 
     def refusal(self, topic: str, configs: Mapping[str, str]) -> BrokerRefusal | None:
         if topic in self.forbidden:
@@ -110,7 +110,7 @@ def test_validating_a_new_topic_does_not_create_it(target: Target) -> None:
 
 
 def test_a_topic_that_must_not_be_created_is_refused_as_a_whole(target: Target) -> None:
-    """Settings are not tried one by one, because the refusal is about the topic."""
+    """Settings are not tried one by one, because the refusal concerns the topic."""
     target.forbidden = {"A.t"}
 
     outcome = create(NewTopic(name="A.t", partitions=1, configs={"segment.bytes": "102400"}))

@@ -31,10 +31,10 @@ class StubCluster:
         self.metadata = type("Nodes", (), {"brokers": dict.fromkeys(nodes)})()
 
     async def refresh(self, topics: Iterable[str] | None = None) -> None:
-        """The metadata is up to date."""
+        """Does nothing, because the metadata is up to date."""
 
     async def coordinator(self, _: tuple[int, str], **__: bool) -> int:
-        """Node 1 coordinates every group."""
+        """Returns node 1, which coordinates every group."""
         return 1
 
     async def call(self, request: Any, **options: Any) -> Any:
@@ -127,7 +127,7 @@ def test_many_groups_of_a_coordinator_are_read_with_one_request():
 
 
 def test_a_group_that_is_refused_in_a_batch_is_read_alone():
-    """Code 16: its coordinator has moved. The request for a single group handles that."""
+    """Error code 16 means that the coordinator has moved. The request for a single group handles that."""
     cluster = StubCluster(
         many_groups_response(g=0, h=16, i=30), many_groups_response(h=0), many_groups_response(i=30)
     )
@@ -171,8 +171,8 @@ def test_groups_of_all_brokers_are_listed_with_any_response_version():
     assert [1, 2] == [options["node_id"] for _, options in cluster.requests]
 
 
-def test_reachable_groups_are_listed_without_those_of_failing_brokers():
-    """A coordinator that is loading returns error code 14."""
+def test_groups_of_reachable_brokers_are_listed_without_those_of_failing_brokers():
+    """A coordinator that is still loading returns error code 14."""
     listed = ListGroupsResponse.ListedGroup(
         group_id="g", protocol_type="consumer", group_state="Empty", group_type="Classic"
     )

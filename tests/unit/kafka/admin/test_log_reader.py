@@ -29,7 +29,7 @@ NOT_LEADER, OUT_OF_RANGE = 6, 1
 def fetch_response(
     *, throttle_ms: int = 0, error: int = 0, is_empty: bool = False, records: bytes = b""
 ) -> bytearray:
-    """A response for `ORDERS`; a throttled or *is_empty* response has no partition."""
+    """Returns a response for `ORDERS`. A throttled or *is_empty* response has no partition."""
     topic = FetchResponse.FetchableTopicResponse
     partition = topic.PartitionData(
         version=VERSION,
@@ -97,9 +97,9 @@ def batch_of_two_records() -> bytes:
     return bytes(data)
 
 
-def test_the_start_of_several_logs_is_fetched_by_one_request() -> None:
-    """A log that it holds whole needs no request of its own."""
-    other = TopicPartition("orders", 4)  # for which the response has nothing
+def test_the_starts_of_several_logs_are_fetched_with_one_request() -> None:
+    """A log that the response contains completely needs no further request."""
+    other = TopicPartition("orders", 4)  # logs for which the response has nothing
     cluster: Any = FakeCluster(fetch_response(records=batch_of_two_records()))
     spans = {ORDERS: LogSpan(0, 2), other: LogSpan(0, 2), TopicPartition("orders", 5): LogSpan(7, 7)}
 
@@ -149,7 +149,7 @@ def test_the_error_of_a_throttled_read_names_the_quota_to_raise() -> None:
     assert cluster.responses
 
 
-def test_a_long_throttle_time_is_waited_for_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_throttle_time_is_spent_in_several_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quota may be raised during the wait."""
     monkeypatch.setattr(log_reader, "THROTTLE_WAIT_MAX_S", 0.001)
 

@@ -1,4 +1,6 @@
-"""Requests about partition logs: an unresponsive leader does not delay the others; batches of a transaction are numbered."""
+"""Requests about partition logs: an unresponsive leader does not delay the others, and batches of a transaction are
+numbered.
+"""
 
 import asyncio
 from types import SimpleNamespace
@@ -72,7 +74,7 @@ class Leaders:
         return Connection(is_unresponsive=node_id == UNRESPONSIVE.partition)
 
     async def refresh(self, _topics: Any) -> None:
-        """The metadata is up to date."""
+        """Does nothing, because the metadata is up to date."""
 
 
 def test_only_partitions_of_an_unresponsive_leader_have_an_error():
@@ -125,7 +127,7 @@ def record(size_bytes: int = 300) -> Record:
     return Record(0, 0, None, b"x" * size_bytes)
 
 
-def test_batches_of_a_transaction_are_numbered_without_a_gap_also_over_the_largest_number(
+def test_batches_of_a_transaction_are_numbered_without_a_gap_even_across_the_largest_number(
     monkeypatch: pytest.MonkeyPatch,
 ):
     log = TransactionLog(monkeypatch)
@@ -143,7 +145,7 @@ def test_batches_of_a_transaction_are_numbered_without_a_gap_also_over_the_large
     assert (9, after) == (sum(batch.count for batch in log.batches), expected)
 
 
-def test_a_refused_batch_of_a_transaction_is_raised_and_no_later_one_is_sent(monkeypatch: pytest.MonkeyPatch):
+def test_a_refused_batch_of_a_transaction_raises_and_no_later_batch_is_sent(monkeypatch: pytest.MonkeyPatch):
     log = TransactionLog(monkeypatch, accepted=1)
 
     with pytest.raises(ClusterError):
@@ -152,7 +154,7 @@ def test_a_refused_batch_of_a_transaction_is_raised_and_no_later_one_is_sent(mon
     assert len(log.batches) == 1
 
 
-def test_nothing_is_sent_of_records_of_which_one_is_too_large(monkeypatch: pytest.MonkeyPatch):
+def test_no_record_is_sent_if_one_of_them_is_too_large(monkeypatch: pytest.MonkeyPatch):
     log = TransactionLog(monkeypatch)
 
     with pytest.raises(RecordOverLimitError) as refused:

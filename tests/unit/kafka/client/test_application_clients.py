@@ -1,4 +1,4 @@
-"""The settings of clients by confluent-kafka, from those by Java's names."""
+"""Settings for confluent-kafka are derived from Java's settings."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_the_host_name_of_a_broker_is_checked_unless_the_setting_is_empty():
     assert ("https", "none") == (checked[key], unchecked[key])
 
 
-def test_a_login_by_a_token_is_refused_by_its_setting():
+def test_a_login_by_token_is_refused_with_its_setting():
     properties = {**SERVERS, "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
 
     with pytest.raises(RefusedSettingError, match=r"sasl\.mechanism is refused"):

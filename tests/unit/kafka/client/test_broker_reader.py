@@ -74,10 +74,10 @@ class Broker:
         return self
 
     async def call(self, request, *, timeout_s):
-        """The request whose round trip is measured."""
+        """Sends the request whose round trip is measured."""
 
     def throttled(self, throttle_ms):
-        """Ignored: no response is throttled."""
+        """Does nothing, because no response is throttled."""
 
     def send(self, api_key, version, parts, *, flexible):
         response = asyncio.get_running_loop().create_future()
@@ -102,10 +102,10 @@ class ReadingPartition:
 
 
 async def read(responses, *, after=lambda: None, response_bytes_max=lambda: None):
-    """Has a reader read all of *responses*."""
+    """Has a reader receive all of *responses*."""
 
     async def room(response_bytes, largest_bytes):
-        """There is always buffer space."""
+        """Returns room for any response."""
 
     broker = Broker(responses)
     reader = BrokerReader(
@@ -120,7 +120,7 @@ async def read(responses, *, after=lambda: None, response_bytes_max=lambda: None
 
 
 def pauses_of(monkeypatch, responses):
-    """The pauses of the reader after each response, with the number of pumps before each."""
+    """Returns the pauses of the reader after each response, with the number of pumps before each pause."""
     pauses, pumped, sleep = [], [0], asyncio.sleep
 
     async def pause(seconds):
@@ -140,7 +140,7 @@ def pauses_of(monkeypatch, responses):
 
 
 def test_few_partitions_and_large_responses_are_not_delayed(monkeypatch):
-    """Latency counts for few partitions, and throughput for large responses."""
+    """For few partitions latency matters; for large responses throughput matters."""
     assert [] == pauses_of(monkeypatch, [response_with(FEW_PARTITIONS, 100), response_with(PARTITIONS, 1000)])
 
 
@@ -151,7 +151,7 @@ def test_the_pause_after_small_responses_grows_with_the_number_of_partitions(mon
     assert [(pytest.approx(6 * GATHER_S), 2), (GATHER_MAX_S, 4)] == pauses
 
 
-def test_a_reader_counts_responses_with_records_and_records_the_end_of_a_throttle():
+def test_a_reader_counts_responses_with_records_and_stores_the_end_of_a_throttle_time():
     async def read_all():
         before_s = time.monotonic()
         reader = await read(
@@ -170,7 +170,7 @@ def test_a_reader_counts_responses_with_records_and_records_the_end_of_a_throttl
     ("most", "requested"),
     [(None, RESPONSE_BYTES_MIN), (40 << 10, 40 << 10), (1 << 40, RESPONSE_BYTES_MIN)],
 )
-def test_a_fetch_requests_no_more_than_the_rate_limit_lets_pass(monkeypatch, most, requested):
+def test_a_fetch_requests_no_more_bytes_than_the_rate_limit_allows(monkeypatch, most, requested):
     sizes, built = [], fetch.fetch_request
 
     def fetch_request(*arguments, **given):
@@ -188,7 +188,7 @@ def test_a_fetch_requests_no_more_than_the_rate_limit_lets_pass(monkeypatch, mos
 
 
 def test_the_last_large_response_is_released():
-    """An idle connector must not hold megabytes. Only an unreferenced buffer can be resized."""
+    """An idle connector must not keep megabytes. Only an unreferenced buffer can be resized."""
     large = response_with(1, 200_000)
 
     async def idle():

@@ -1,4 +1,4 @@
-"""A produce connection sends as much as its send window, a throttle and the socket let it."""
+"""A produce connection sends as much as its send window, the throttle time and the socket allow."""
 
 import asyncio
 import socket
@@ -30,7 +30,7 @@ class UnreachedCluster:
 
 
 @pytest.mark.parametrize("throttle_ms", [0, 5_000])
-def test_a_throttled_response_holds_its_connection_back(throttle_ms: int):
+def test_a_throttled_response_delays_the_next_request_of_its_connection(throttle_ms: int):
     acknowledged_offsets: list[int] = []
     partition: Any = SimpleNamespace(
         target_topic="orders", partition=2, acknowledged=lambda offset, _: acknowledged_offsets.append(offset)
@@ -67,7 +67,7 @@ class SendingPartition:
         connection.ready(self)
 
     def connected(self) -> None:
-        """Ignored: this partition does not resync."""
+        """Does nothing, because this partition does not resync."""
 
     def next_batch(self) -> bytes | None:
         if self.sent == self.batches:
@@ -102,7 +102,7 @@ class StubConnection:
 
 
 @pytest.mark.parametrize(("responses_per_s", "in_flight"), [(40, 80), (200, 400)])
-def test_a_connection_has_in_flight_what_the_target_acknowledges_in_two_seconds(
+def test_the_bytes_in_flight_are_those_that_the_target_acknowledges_in_two_seconds(
     responses_per_s: int, in_flight: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [1_000.0]
@@ -161,7 +161,10 @@ class OneConnection:
 def test_a_full_socket_leaves_batches_in_the_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At most one request is copied into the buffer of the transport; the broker then receives all without a response."""
+    """At most one request is copied into the transport's buffer.
+
+    The broker then receives all requests without responding.
+    """
     monkeypatch.setattr(broker_writer, "SendWindow", partial(SendWindow, size_bytes=IN_FLIGHT_BYTES_MAX))
     received: list[bytes] = []
 

@@ -7,7 +7,7 @@ from mirrorflow_kafka.client.frames import GRAIN_BYTES, KEPT_MAX, UNUSED_MAX, Bu
 
 
 def test_an_unreferenced_buffer_is_reused():
-    """Many responses of a backlog use few buffers."""
+    """Many responses of a backlog therefore use few buffers."""
     buffers = Buffers()
     addresses = set()
     for _ in range(20):
@@ -34,7 +34,7 @@ def test_a_referenced_buffer_is_not_reused(takes):
 
 
 def test_buffers_are_released_after_a_backlog():
-    """An idle connector must not hold megabytes."""
+    """An idle connector must not keep megabytes."""
     buffers = Buffers()
     first = buffers.take(GRAIN_BYTES)
     buffer = first.obj

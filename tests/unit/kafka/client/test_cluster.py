@@ -31,7 +31,7 @@ _IDS = uuid.UUID(int=1), uuid.UUID(int=2)
 
 
 def metadata_response(*, leader: int, epoch: int, topic_id: uuid.UUID = _IDS[0]) -> MetadataResponse:
-    """Metadata of one topic with one partition."""
+    """Returns metadata of one topic with one partition."""
     partition = _TOPIC.MetadataResponsePartition(
         partition_index=0,
         leader_id=leader,
@@ -46,7 +46,7 @@ def metadata_response(*, leader: int, epoch: int, topic_id: uuid.UUID = _IDS[0])
 
 
 def merged_metadata(*responses: MetadataResponse) -> Metadata:
-    """The metadata after merging *responses*."""
+    """Returns the metadata after merging *responses*."""
     metadata = EMPTY
     for response in responses:
         metadata = merged(metadata, response, requested=["orders"])
@@ -73,7 +73,7 @@ def test_an_invalid_address_is_an_error_of_its_setting(text: str) -> None:
 
 
 def test_metadata_with_an_older_leader_epoch_is_ignored() -> None:
-    """A broker with outdated metadata must not lead back to the former leader."""
+    """Outdated metadata of a broker must not restore the former leader."""
     assert (
         merged_metadata(metadata_response(leader=2, epoch=5), metadata_response(leader=1, epoch=4)).leader(
             "orders", 0
@@ -106,7 +106,7 @@ def test_only_a_response_about_all_topics_removes_topics() -> None:
 
 
 def test_a_missing_leader_is_none() -> None:
-    """This covers leader -1, an unknown partition and an unknown topic."""
+    """This includes leader -1, an unknown partition and an unknown topic."""
     metadata = merged_metadata(metadata_response(leader=-1, epoch=3))
     assert [metadata.leader(*key) for key in (("orders", 0), ("orders", 1), ("other", 0))] == [None] * 3
 
@@ -125,7 +125,7 @@ def test_a_missing_leader_is_none() -> None:
     ],
 )
 def test_error_codes_are_mapped_to_error_classes(code: int, kind: type[ClusterError]) -> None:
-    """Errors that a user can fix have their own class; others keep code and name."""
+    """Errors that a user can fix have their own class. Others keep the code and the name."""
     with pytest.raises(kind):
         raise_for(code, cluster="east", request="Produce", subject="orders")
 
@@ -141,7 +141,7 @@ def test_a_write_refused_for_too_few_replicas_names_both_settings() -> None:
     assert "min.insync.replicas" in str(error)
 
 
-def test_a_broker_error_is_retriable_as_the_protocol_defines_it() -> None:
+def test_the_protocol_defines_which_broker_errors_are_retriable() -> None:
     """NOT_LEADER, NOT_ENOUGH_REPLICAS and THROTTLING_QUOTA_EXCEEDED are retriable."""
     errors = [error_for(code, cluster="east", request="Produce") for code in (6, 19, 89, 45, 17, 9999)]
 
@@ -150,7 +150,7 @@ def test_a_broker_error_is_retriable_as_the_protocol_defines_it() -> None:
 
 
 def test_success_is_no_error_and_unknown_codes_have_a_name() -> None:
-    """0 is success. A code that is not in the table is named by its number."""
+    """0 is success. A code that is not in the table has its number as its name."""
     raise_for(0, cluster="east", request="Produce")
     assert [name_of(code) for code in (0, 6, 36, 9999)] == [
         "NONE",
@@ -161,7 +161,7 @@ def test_success_is_no_error_and_unknown_codes_have_a_name() -> None:
 
 
 def test_the_error_of_an_abandoned_bootstrap_is_not_reported() -> None:
-    """The call that started it has timed out."""
+    """The call that started the bootstrap has timed out."""
 
     async def main() -> None:
         is_over = asyncio.Event()
@@ -203,7 +203,7 @@ def test_the_error_of_an_unresolved_reference_names_its_cluster() -> None:
         asyncio.run(_cluster(9092, resolve=unset).refresh())
 
 
-def test_the_first_refreshes_follow_at_once_and_later_ones_after_a_pause(
+def test_the_first_refreshes_run_at_once_and_later_ones_after_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The clock does not advance. Java waits retry.backoff.ms between any two refreshes."""

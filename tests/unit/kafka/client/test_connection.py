@@ -99,7 +99,7 @@ def new_protocol(on_frame: Callable[[memoryview], None]) -> FrameProtocol:
     cuts=st.lists(st.integers(min_value=1, max_value=9), min_size=1, max_size=8),
 )
 def test_frames_do_not_depend_on_how_bytes_arrive(bodies: list[bytes], cuts: list[int]) -> None:
-    """Any division of the stream into reads yields each body once and in order."""
+    """For any division of the stream into reads, each body is returned once and in order."""
     frames: list[bytes] = []
     protocol = new_protocol(lambda frame: frames.append(bytes(frame)))
     stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
@@ -116,8 +116,10 @@ def test_frames_do_not_depend_on_how_bytes_arrive(bodies: list[bytes], cuts: lis
     assert bodies == frames
 
 
-def test_single_bytes_of_a_large_frame_do_not_extend_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer that sends one byte at a time would otherwise hold a request without end."""
+def test_a_large_frame_that_arrives_byte_by_byte_does_not_extend_its_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a peer that sends one byte at a time would delay a request forever."""
     clock = itertools.count(1.0)
     monkeypatch.setattr(frames_module, "monotonic", lambda: next(clock))
     protocol = new_protocol(lambda _: None)
@@ -135,7 +137,7 @@ def test_single_bytes_of_a_large_frame_do_not_extend_its_time(monkeypatch: pytes
 
 
 def test_a_writer_is_called_after_the_write_that_has_made_room() -> None:
-    """The transport resumes writing in the middle of a write: what a writer sent there would overtake the rest."""
+    """The transport resumes writing during a write. Data written at that time would overtake the rest."""
     called: list[str] = []
 
     async def test() -> None:
@@ -153,7 +155,7 @@ def test_a_writer_is_called_after_the_write_that_has_made_room() -> None:
 
 
 def test_pipelined_responses_are_matched_to_their_requests() -> None:
-    """Three requests in flight are answered in one burst; each gets its response as a writable view."""
+    """Three requests in flight get their responses in one burst. Each gets its response as a writable view."""
 
     async def script(broker: Broker) -> None:
         await broker.respond_to_api_versions()
@@ -172,7 +174,7 @@ def test_pipelined_responses_are_matched_to_their_requests() -> None:
     run_with_broker(script, test)
 
 
-def test_a_large_response_in_pieces_is_received_whole_and_a_small_one_after_it_at_once() -> None:
+def test_a_large_response_in_pieces_is_received_completely_and_a_small_one_after_it_at_once() -> None:
     """The receive low-water mark of a large body must not delay its last bytes or the next response."""
     large = bytes(range(256)) * 12_000  # 3 MB
 
@@ -232,7 +234,7 @@ def test_a_lost_connection_fails_all_requests_without_a_response() -> None:
 
 
 def test_a_missing_response_closes_the_connection_after_the_timeout() -> None:
-    """The oldest request counts, so a frozen broker is detected although its socket stays open."""
+    """The oldest request counts, so that a frozen broker is detected although its socket stays open."""
 
     async def script(broker: Broker) -> None:
         while True:
@@ -319,7 +321,7 @@ def test_an_incomplete_response_closes_the_connection_after_the_timeout() -> Non
 
 
 def test_a_response_with_an_unexpected_correlation_id_closes_the_connection() -> None:
-    """Otherwise one partition could get the response of a different one."""
+    """Otherwise a partition could get the response of another one."""
 
     async def script(broker: Broker) -> None:
         await broker.respond_to_api_versions()
@@ -352,7 +354,7 @@ def test_an_impossible_frame_size_closes_the_connection(size: int) -> None:
 
 
 def test_a_plaintext_connection_to_a_tls_listener_is_reported() -> None:
-    """The client recognises the TLS alert."""
+    """The client recognizes the TLS alert."""
 
     async def script(broker: Broker) -> None:
         await broker.next()
@@ -392,7 +394,7 @@ def test_the_api_versions_request_falls_back_to_a_supported_version(has_versions
 
 
 def test_a_call_uses_the_highest_common_version() -> None:
-    """The response is decoded in the same version."""
+    """The response is decoded with the same version."""
 
     async def script(broker: Broker) -> None:
         await broker.respond_to_api_versions()

@@ -1,4 +1,4 @@
-"""Requests that are sent again after a lost response must tolerate that the first copy arrives later."""
+"""A request that is sent again after a lost response must be harmless if the first copy arrives later."""
 
 import ast
 import asyncio
@@ -46,7 +46,7 @@ def test_a_request_that_is_not_in_the_table_is_sent_once() -> None:
 
 
 class Coordinators:
-    """Responds to each request with the next error code; for None the connection is lost."""
+    """Responds to each request with the next error code. None breaks the connection."""
 
     def __init__(self, *codes: int | None) -> None:
         self.codes = list(codes)
@@ -80,7 +80,7 @@ def call(coordinators: Coordinators, request: Any, monkeypatch: pytest.MonkeyPat
 
 
 class MovingCoordinator:
-    """Brokers of which the first coordinator does not respond; each lookup responds with the next one."""
+    """Brokers whose first coordinator does not respond. Each lookup returns the next coordinator."""
 
     def __init__(self) -> None:
         self.lookups = iter([3, 1])
@@ -111,7 +111,7 @@ def test_a_request_with_a_harmless_late_copy_is_repeated(monkeypatch: pytest.Mon
 def test_a_transaction_request_is_not_repeated_after_a_lost_response(
     request_: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A late copy would start a new transaction of the same epoch, or end the next one."""
+    """A late copy would start a new transaction with the same epoch, or end the next transaction."""
     coordinators = Coordinators(None, NONE)
 
     with pytest.raises(UnreachableError, match=f"{request_.name} is lost"):
@@ -122,7 +122,7 @@ def test_a_transaction_request_is_not_repeated_after_a_lost_response(
 def test_an_end_txn_that_was_refused_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The response shows that it was not executed and that no copy is in flight."""
+    """The response shows that the request was not executed and that no copy is in flight."""
     coordinators = Coordinators(NOT_COORDINATOR, CONCURRENT_TRANSACTIONS, NONE)
 
     assert call(coordinators, END, monkeypatch).error_code == NONE
@@ -132,7 +132,7 @@ def test_an_end_txn_that_was_refused_is_repeated(
 def test_an_unresponsive_coordinator_is_looked_up_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may have moved, while its former broker does not respond to this process."""
+    """The coordinator may have moved, and its former broker does not respond to this process."""
     brokers = MovingCoordinator()
     settings = ClientSettings(
         alias="west", client_id="test", properties={"bootstrap.servers": "127.0.0.1:9092"}

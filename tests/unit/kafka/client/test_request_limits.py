@@ -19,9 +19,9 @@ from mirrorflow_kafka.admin.log_requests import PARTITIONS_MAX
 from mirrorflow_kafka.client.cluster import METADATA_TOPICS_MAX
 from mirrorflow_kafka.client.repeatable_requests import REPETITIONS
 
-# Of AbstractRequest's readers in 4.4.
+# Limits of AbstractRequest's readers in Kafka 4.4.
 ELEMENTS_MAX, TAGGED_FIELDS_MAX = 1_000_000, 10_000
-# More than any part, and few enough to be built in a moment.
+# More than any part has, but few enough to be created quickly.
 MANY = 20_000
 NAMES = [f"topic-{number}" for number in range(MANY)]
 ACL = AclBinding(
@@ -36,7 +36,7 @@ ACL = AclBinding(
 
 
 class SentError(Exception):
-    """The request was sent; the rest of the caller does not matter."""
+    """The request was sent, so the rest of the caller need not run."""
 
 
 class RecordingCluster:

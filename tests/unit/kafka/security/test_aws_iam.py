@@ -1,4 +1,7 @@
-"""MSK's IAM access control: the bytes are those of AWS's own signer; servers on loopback simulate STS, Pod Identity and instance metadata."""
+"""MSK's IAM access control uses the bytes of AWS's own signer.
+
+Servers on loopback simulate STS, Pod Identity and instance metadata.
+"""
 
 import asyncio
 import base64
@@ -47,7 +50,10 @@ STATIC = AwsCredentials(access_key_id=KEY, secret_access_key=SECRET, session_tok
 
 @pytest.fixture(autouse=True)
 def no_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Neither credentials nor tokens are logged, at any level. Base64 of the presigned address begins with that of its scheme."""
+    """Checks that neither credentials nor tokens are logged at any level.
+
+    The base64 text of a token begins with that of the scheme of the presigned address.
+    """
     caplog.set_level(logging.DEBUG)
     yield
     for secret in (SECRET, SESSION, "secret1", "token1", "X-Amz-Signature", "aHR0cHM6Ly9rYWZrYS"):
@@ -55,7 +61,7 @@ def no_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def assumed(expires_in_s: float = 3600.0, *, number: int = 1) -> Response:
-    """The response of STS to an AssumeRole... request."""
+    """Returns the response of STS to an AssumeRole... request."""
     until = dt.datetime.fromtimestamp(NOW + expires_in_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Response(
         body=f"<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ASIA{number}</AccessKeyId>"
@@ -70,7 +76,7 @@ def denied(code: str, message: str = "", status: int = 403, **headers: str) -> R
 
 
 def as_json(number: int, expires_in_s: float = 3600.0) -> Response:
-    """The response of instance metadata and of the Pod Identity agent."""
+    """Returns a response of instance metadata or of the Pod Identity agent."""
     until = dt.datetime.fromtimestamp(NOW + expires_in_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Response(
         body={"AccessKeyId": f"ASIA{number}", "SecretAccessKey": "s", "Token": "t", "Expiration": until}
@@ -106,7 +112,7 @@ def web_identity(path: Path, server: IdentityServer, now: float = NOW) -> WebIde
     "case", recorded()["tokens"], ids=lambda case: f"{case['region']} {len(case['session'])}"
 )
 def test_a_token_equals_that_of_awss_own_signer(case: dict[str, str]) -> None:
-    """The same bytes at the same time."""
+    """Both are signed at the same time."""
     own = AwsCredentials(access_key_id=KEY, secret_access_key=SECRET, session_token=case["session"])
     source = AwsIamToken(
         region=case["region"],
@@ -145,7 +151,10 @@ def test_a_token_expires_with_the_credentials_that_signed_it() -> None:
 
 
 def test_a_web_identity_becomes_credentials_of_its_role(tmp_path: Path) -> None:
-    """IRSA: the request is not signed; the kubelet's new token is read at each use; the session keeps its name."""
+    """With IRSA, the request is not signed.
+
+    The kubelet's current token is read at each use, and the session keeps its name.
+    """
     path = web_token(tmp_path)
 
     async def use(server: IdentityServer) -> list[AwsCredentials]:
@@ -229,7 +238,7 @@ def test_a_denial_is_not_repeated(tmp_path: Path) -> None:
 def test_a_refused_signature_with_a_wrong_clock_names_the_difference(
     tmp_path: Path, skew_s: int, expected: str
 ) -> None:
-    """The Date header of the response shows the time of AWS."""
+    """The Date header of the response has the time of AWS."""
     date = dt.datetime.fromtimestamp(NOW, dt.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
 
     async def use(server: IdentityServer) -> None:
@@ -239,8 +248,8 @@ def test_a_refused_signature_with_a_wrong_clock_names_the_difference(
         with_server(lambda _: denied("SignatureDoesNotMatch", "signature material", Date=date), use)
 
 
-def test_the_text_of_a_wrong_signature_is_not_shown(tmp_path: Path) -> None:
-    """AWS repeats the signed request in it, with the session token."""
+def test_the_text_of_a_signature_error_is_not_shown(tmp_path: Path) -> None:
+    """In that text, AWS repeats the signed request, which contains the session token."""
 
     async def use(server: IdentityServer) -> None:
         await web_identity(web_token(tmp_path), server).load()
@@ -251,7 +260,7 @@ def test_the_text_of_a_wrong_signature_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_a_role_is_assumed_with_signed_requests() -> None:
-    """`awsRoleArn` of a second account, by the credentials of the environment."""
+    """This is `awsRoleArn` of a second account, with credentials from the environment."""
 
     async def use(server: IdentityServer) -> AwsCredentials:
         environment = {
@@ -364,7 +373,7 @@ def test_an_instance_without_a_role_is_an_error() -> None:
 
 
 def test_the_error_for_missing_credentials_has_the_remedies() -> None:
-    """There are no variables and no metadata service, as in a pod whose ServiceAccount has no role."""
+    """There are neither variables nor a metadata service, as in a pod whose ServiceAccount has no role."""
     source = InstanceMetadata(url="http://127.0.0.1:1", limits=RequestLimits(retry_total_s=0))
     with pytest.raises(
         TokenError, match=r"no AWS credentials were found.*ServiceAccount a role.*hop limit to 2"
@@ -373,7 +382,7 @@ def test_the_error_for_missing_credentials_has_the_remedies() -> None:
 
 
 class Counting:
-    """Credentials that end after `lifetime_s`; each load gives new ones, or fails."""
+    """Credentials that expire after `lifetime_s`. Each load returns new ones, or fails."""
 
     def __init__(self, lifetime_s: float) -> None:
         self.lifetime_s = lifetime_s
@@ -419,7 +428,7 @@ def test_old_credentials_are_used_while_their_renewal_fails() -> None:
 
 
 def security(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], **properties: str) -> Any:
-    """The security of a client with *environment*; no variable of AWS is inherited."""
+    """Returns the security of a client with *environment*. No variable of AWS is inherited."""
     import os
 
     for name in [name for name in os.environ if name.startswith("AWS_")]:
@@ -453,7 +462,10 @@ MSK_IAM = {
 def test_javas_properties_for_msk_send_a_token_by_oauthbearer(
     monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]
 ) -> None:
-    """The handlers and the module of aws-msk-iam-auth, as its README writes them; the region is in the brokers' names."""
+    """The handlers and the module of aws-msk-iam-auth are named as in its README.
+
+    The region is derived from the brokers' names.
+    """
     client_security = security(monkeypatch, KEYS, **properties)
     client = client_security.sasl_client("b-1:9098")
 

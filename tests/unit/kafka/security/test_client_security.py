@@ -1,4 +1,4 @@
-"""Java security properties configure TLS and SASL; handshakes run against a real TLS server in this process."""
+"""Java security properties configure TLS and SASL. Handshakes run against a real TLS server in this process."""
 
 import asyncio
 import socket
@@ -40,7 +40,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tls(folder: Path, trust: str, key: str = "") -> dict[str, str]:
-    """Properties for *folder*'s stores."""
+    """Returns properties for the stores in *folder*."""
     properties = {"security.protocol": "SSL", "ssl.truststore.location": str(folder / trust)}
     if not trust.endswith("pem"):
         properties["ssl.truststore.password"] = SECRET
@@ -131,7 +131,7 @@ def test_a_server_that_requires_a_client_certificate_refuses_a_client_without_on
 def test_invalid_server_certificates_are_refused(
     stores: Path, tmp_path: Path, server: Identity, host: str, code: int
 ):
-    """They have a different name, a different address, or have expired."""
+    """The certificates have a different name, a different address, or have expired."""
     with pytest.raises(ssl.SSLCertVerificationError) as raised:
         handshake(tls(stores, "trust.p12"), tmp_path, server, host=host)
     assert raised.value.verify_code == code
@@ -183,7 +183,7 @@ def test_the_name_check_can_be_disabled_but_not_the_chain_check(stores: Path, tm
 def test_configured_protocols_and_cipher_suites_are_used(
     stores: Path, tmp_path: Path, setting: str, value: str, result: str
 ):
-    """Other protocols and cipher suites are not offered."""
+    """No other protocols and cipher suites are offered."""
     assert handshake(tls(stores, "trust.pem") | {setting: value}, tmp_path)[0] == result
 
 

@@ -1,4 +1,4 @@
-"""Java key and trust stores are read; errors name unusable ones without showing secrets."""
+"""Java key and trust stores are read. Errors name unusable stores without showing secrets."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def test_a_truststore_of_keytool_is_read(stores: Path, file: str, kind: str):
 
 @pytest.mark.parametrize("file", ["key.jks", "same.jks", "key.p12", "key.pem"])
 def test_a_keystore_yields_its_key_and_chain(stores: Path, file: str):
-    """Every type yields the same key, and the chain with the own certificate first."""
+    """Each type yields the same key, and the chain beginning with the own certificate."""
     properties = {"ssl.keystore.location": str(stores / file)}
     if file != "key.pem":
         properties["ssl.keystore.password"] = STORE
@@ -77,7 +77,7 @@ def test_a_keystore_used_as_truststore_trusts_its_own_certificate(stores: Path):
 
 
 def test_inline_pem_on_one_line_is_read():
-    """Many secret stores return values on one line with blanks instead of line ends."""
+    """Many secret stores return values on one line, with blanks instead of line ends."""
     properties = {
         "ssl.truststore.type": "PEM",
         "ssl.truststore.certificates": authority().pem.replace("\n", " "),

@@ -1,4 +1,4 @@
-"""OAuth tokens: the refresh window of Java, sharing between connections, and failing token endpoints."""
+"""OAuth tokens are refreshed in Java's window, shared between connections, and kept while token endpoints fail."""
 
 import asyncio
 import base64
@@ -43,7 +43,7 @@ def jwt(**claims: object) -> str:
 async def token_endpoint(
     respond: Callable[..., Awaitable[object]], context: ssl.SSLContext | None = None
 ) -> AsyncIterator[int]:
-    """The port of a server; all connections are closed at the end."""
+    """Yields the port of a server. All connections are closed at the end."""
     connections: set[asyncio.Task[Any]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -70,7 +70,10 @@ async def token_endpoint(
 
 
 class TokenServer:
-    """Responds to each POST with the next of `responses`, and then always with the last one; records requests."""
+    """Responds to each POST with the next of `responses`, and finally with the last one repeatedly.
+
+    It records the requests.
+    """
 
     def __init__(self, *responses: tuple[int, object]) -> None:
         self.responses = list(responses)
@@ -230,7 +233,7 @@ class Clock:
 
 
 class Source:
-    """Returns numbered tokens with a lifetime of 1,000 s; fails while `broken`."""
+    """A source of numbered tokens with a lifetime of 1,000 s. It fails while `broken` is true."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -262,8 +265,8 @@ def test_a_token_is_shared_and_refreshed_before_it_expires():
     assert asyncio.run(run()) == ({"t1"}, "t1", "t2")
 
 
-def test_a_failing_endpoint_does_not_matter_while_the_token_is_valid():
-    """The old token is used until it expires; then the error has the reason."""
+def test_an_endpoint_may_fail_while_the_token_is_valid():
+    """The old token is used until it expires. Then the error has the reason."""
     clock = Clock()
     source = Source(clock)
 
@@ -346,7 +349,7 @@ def server_context() -> ssl.SSLContext:
 
 
 def test_the_error_names_an_unresponsive_token_endpoint_instead_of_the_broker():
-    """The time limit of the connection, shorter here, starts once there is a token."""
+    """The time limit of the connection, which is shorter here, starts once there is a token."""
 
     async def run():
         async with token_endpoint(lambda reader, _: reader.read()) as port:
@@ -361,7 +364,7 @@ def test_the_error_names_an_unresponsive_token_endpoint_instead_of_the_broker():
 
 
 def test_an_https_endpoint_is_verified_with_the_truststore_of_the_brokers():
-    """Names are checked although that is disabled for brokers."""
+    """Host names are checked even if that check is disabled for brokers."""
     server = TokenServer((200, {"access_token": "t"}))
     trust = {"ssl.truststore.certificates": authority().pem, "ssl.endpoint.identification.algorithm": ""}
 
@@ -412,7 +415,7 @@ def test_the_error_names_a_missing_token_file(tmp_path: Path):
 
 
 def test_an_expired_token_is_not_sent(tmp_path: Path):
-    """An expired token in a file is an error before a broker refuses it."""
+    """A token file that has expired is an error before a broker can refuse the token."""
     path = tmp_path / "token"
     path.write_text(jwt(exp=1))
 
@@ -421,7 +424,7 @@ def test_an_expired_token_is_not_sent(tmp_path: Path):
 
 
 def test_an_unsecured_token_has_the_configured_claims():
-    """The options are those of OAuthBearerUnsecuredLoginCallbackHandler. There is a warning."""
+    """The options are those of OAuthBearerUnsecuredLoginCallbackHandler. They cause a warning."""
     security = oauth(
         'unsecuredLoginStringClaim_sub="alice" unsecuredLoginNumberClaim_n="2" unsecuredLoginListClaim_l=",a,b"'
         ' unsecuredLoginLifetimeSeconds="60" unsecuredLoginExtension_trace="1"',

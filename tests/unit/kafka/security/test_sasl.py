@@ -37,12 +37,12 @@ def test_scram_follows_the_example_of_rfc_7677():
 
 
 def test_a_user_name_is_escaped_as_in_rfc_5802():
-    """Otherwise a comma or an equals sign would start an attribute."""
+    """Otherwise a comma or an equals sign would start a new attribute."""
     assert asyncio.run(scram("a=b,c").first()) == b"n,,n=a=3Db=2Cc,r=rOprNGfwEbeRWgbNEkqO"
 
 
 def test_a_delegation_token_is_marked_and_signed():
-    """By KIP-48 the message has the extension, and the proof covers it."""
+    """By KIP-48, the message has the extension, and the proof covers it."""
     client = scram("id", "hmac", token_auth=True)
     first = asyncio.run(client.first())
     final = client.receive(SERVER_FIRST)
@@ -91,7 +91,7 @@ def test_a_broker_with_an_invalid_exchange_is_refused(responses: list[bytes], ex
 
 
 def test_plain_sends_one_message_as_in_java():
-    """As in Java's PlainSaslClient, it has no authorization identity."""
+    """As in Java's PlainSaslClient, the message has no authorization identity."""
     client = PlainClient(Login(username="ü", password="p\\w"), PLAIN_ADDRESS)
 
     assert asyncio.run(client.first()) == b"\0\xc3\xbc\0p\\w"

@@ -51,7 +51,7 @@ class World:
 
 
 def test_only_connections_with_older_secrets_are_replaced() -> None:
-    """Old connections are retired and not closed, so requests in flight get their responses."""
+    """Old connections are retired but not closed, so that requests in flight get their responses."""
 
     async def main() -> None:
         world = World()
@@ -75,7 +75,7 @@ def test_only_connections_with_older_secrets_are_replaced() -> None:
 def test_refused_secrets_keep_connections_and_cause_a_warning_until_valid_ones_arrive(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The warning is logged once. Secrets are tried again after a while, or at once when they change."""
+    """The warning is logged once. Secrets are tried again later, or at once when they change."""
 
     async def main() -> None:
         world = World()

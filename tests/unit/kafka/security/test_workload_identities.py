@@ -1,4 +1,4 @@
-"""Identities of Google Cloud and Azure, client assertions and the JWT bearer grant, against servers on loopback."""
+"""Identities of Google Cloud and Azure, client assertions and the JWT bearer grant work against servers on loopback."""
 
 import asyncio
 import base64
@@ -29,7 +29,7 @@ EC_KEY = ec.generate_private_key(ec.SECP256R1())
 
 @pytest.fixture(autouse=True)
 def no_token_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Neither tokens, assertions nor keys are logged, at any level."""
+    """Checks that neither tokens, assertions nor keys are logged at any level."""
     caplog.set_level(logging.DEBUG)
     yield
     for secret in ("ya29", "managed", "PRIVATE KEY", "c2ln", JWT_BEARER):
@@ -66,7 +66,7 @@ def security(
     options: str = "",
     **own: str,
 ) -> ClientSecurity:
-    """The security of a client with *environment*; no cloud's variable is inherited."""
+    """Returns the security of a client with *environment*. No variable of a cloud is inherited."""
     for name in [name for name in os.environ if name.startswith(("AZURE_", "GOOGLE_", "GCE_"))]:
         monkeypatch.delenv(name)
     for name, value in environment.items():
@@ -84,7 +84,7 @@ def security(
 
 
 def sent(client_security: ClientSecurity) -> Any:
-    """The token that a client sends; a coroutine."""
+    """Returns the token that a client sends. The function is a coroutine."""
 
     async def run() -> str:
         client = client_security.sasl_client("b:9093")
@@ -118,7 +118,10 @@ def metadata(request: Received) -> Response:
 
 
 def test_a_google_token_has_the_form_of_googles_own_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Header, claims and the access token itself, each as base64url; from the metadata server of GKE."""
+    """It consists of the header, the claims and the access token, each as base64url.
+
+    The token is from the metadata server of GKE.
+    """
 
     async def use(server: IdentityServer) -> str:
         environment = {"GCE_METADATA_HOST": server.url.removeprefix("http://")}
@@ -181,7 +184,7 @@ def test_a_service_account_key_is_exchanged_for_a_token(
 
 
 def verified(assertion: str, audience: str) -> dict[str, Any]:
-    """The header and claims of an *assertion* signed by RSA_KEY."""
+    """Returns the header and the claims of an *assertion* signed with RSA_KEY."""
     header, claims, signature = assertion.split(".")
     RSA_KEY.public_key().verify(
         decoded(signature), f"{header}.{claims}".encode(), padding.PKCS1v15(), hashes.SHA256()
@@ -330,7 +333,7 @@ def signed_properties(key_file: Path, url: str, **further: str) -> dict[str, str
 def test_a_client_authenticates_with_a_signed_assertion(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str
 ) -> None:
-    """KIP-1258: no secret leaves the pod. Keys are PKCS #8, as Java reads them, or PEM."""
+    """By KIP-1258, no secret leaves the pod. Keys are PKCS #8, which Java reads, or PEM."""
     der = RSA_KEY.private_bytes(
         serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -387,7 +390,7 @@ def test_an_assertion_signed_with_an_elliptic_curve_has_the_form_of_rfc_7518(
 def test_the_jwt_bearer_grant_sends_the_assertion_of_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """KIP-1139: the file is read again for each token, so that its rotation takes effect."""
+    """By KIP-1139, the file is read again for each token, so that its rotation takes effect."""
     token = projected(tmp_path)
 
     async def use(server: IdentityServer) -> list[dict[str, str]]:
@@ -411,7 +414,7 @@ def test_the_jwt_bearer_grant_sends_the_assertion_of_a_file(
 
 
 def test_a_template_file_adds_claims_and_headers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The times are always those of the request."""
+    """The timestamps are always those of the request."""
     key, template = tmp_path / "key.pem", tmp_path / "template.json"
     key.write_bytes(pem(RSA_KEY))
     template.write_text('{"header": {"kid": "k9"}, "payload": {"sub": "other", "tenant": 3, "exp": 1}}')

@@ -1,4 +1,4 @@
-"""The log of group commits is read from a bounded distance before its end, and not when it is a different log.
+"""The log of group commits is read from a bounded distance before its end, and not if it is a different log.
 
 A partition without a leader does not delay the others.
 """
@@ -29,7 +29,10 @@ from mirrorflow_kafka.stores.group_commit_log import (
 
 
 class Log:
-    """A log whose partitions have `end` offsets each, of which an open transaction leaves `stable`; `leaderless` ones have no leader."""
+    """A log whose partitions end at offset `end`, or at `stable` because of an open transaction.
+
+    Partitions in `leaderless` have no leader.
+    """
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, *, end: int, stable: int, partitions: int = 1
@@ -37,7 +40,7 @@ class Log:
         self.end, self.stable = end, stable
         self.leaderless: set[int] = set()
         self.frozen: set[int] = set()  # partitions, each with a leader of its own
-        self.delayed: set[int] = set()  # partitions whose leaders answer late because of a quota
+        self.delayed: set[int] = set()  # partitions whose leaders respond late because of a quota
         self.asked: list[list[int]] = []
         self.topic = SimpleNamespace(error=0, partitions=dict.fromkeys(range(partitions)))
         self.cluster = create_autospec(Cluster, instance=True, alias="A")
@@ -116,7 +119,7 @@ def test_a_log_with_new_partitions_is_no_longer_followed(monkeypatch: pytest.Mon
         asyncio.run(commits.read_new())
 
 
-def test_a_partition_that_loses_its_leader_delays_no_other_and_is_read_when_it_has_one_again(
+def test_a_partition_without_a_leader_does_not_delay_others_and_is_read_once_it_has_a_leader(
     monkeypatch: pytest.MonkeyPatch,
 ):
     log = Log(monkeypatch, end=5, stable=5, partitions=2)
@@ -138,7 +141,7 @@ def test_a_partition_that_loses_its_leader_delays_no_other_and_is_read_when_it_h
 
 
 def test_a_frozen_leader_delays_the_commits_of_other_brokers_once(monkeypatch: pytest.MonkeyPatch):
-    """It is not asked again for some seconds. What it has is read when it answers."""
+    """No request is sent to it for some seconds. Its commits are read when it responds."""
     monkeypatch.setattr(module, "SILENT_S", 0.01)
     log = Log(monkeypatch, end=5, stable=5, partitions=2)
     commits = log.follow()
@@ -159,7 +162,7 @@ def test_a_frozen_leader_delays_the_commits_of_other_brokers_once(monkeypatch: p
 
 
 def test_a_log_is_not_followed_while_all_leaders_are_frozen(monkeypatch: pytest.MonkeyPatch):
-    """Groups are polled then, so that their age is not reported as that of an answer."""
+    """Groups are then polled, because the log cannot show how old its last response is."""
     monkeypatch.setattr(module, "SILENT_S", 0.01)
     log = Log(monkeypatch, end=5, stable=5, partitions=2)
     commits = log.follow()
@@ -173,7 +176,9 @@ def test_a_log_is_not_followed_while_all_leaders_are_frozen(monkeypatch: pytest.
         asyncio.run(scenario())
 
 
-def test_the_new_leader_of_a_frozen_ones_partitions_is_asked_next(monkeypatch: pytest.MonkeyPatch):
+def test_the_next_request_goes_to_the_new_leader_of_the_partitions_of_a_frozen_broker(
+    monkeypatch: pytest.MonkeyPatch,
+):
     """The frozen broker stays the cached leader until the metadata is read again."""
     monkeypatch.setattr(module, "SILENT_S", 0.01)
     log = Log(monkeypatch, end=5, stable=5, partitions=2)
@@ -194,7 +199,7 @@ def test_the_new_leader_of_a_frozen_ones_partitions_is_asked_next(monkeypatch: p
     assert [0, 1] == [commit.partition.partition for commit in asyncio.run(scenario())]
 
 
-def test_metadata_that_do_not_arrive_delay_the_commits_of_other_brokers_by_a_limited_time(
+def test_missing_metadata_delays_the_commits_of_other_brokers_only_for_a_limited_time(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(module, "SILENT_S", 0.01)
@@ -213,7 +218,9 @@ def test_metadata_that_do_not_arrive_delay_the_commits_of_other_brokers_by_a_lim
     assert [0] == [commit.partition.partition for commit in asyncio.run(scenario())]
 
 
-def test_a_leader_whose_answer_a_quota_delays_is_not_silent(monkeypatch: pytest.MonkeyPatch):
+def test_a_leader_whose_response_is_delayed_by_a_quota_does_not_count_as_frozen(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(module, "SILENT_S", 0.01)
     log = Log(monkeypatch, end=5, stable=5, partitions=2)
     commits = log.follow()
@@ -227,7 +234,7 @@ def test_a_leader_whose_answer_a_quota_delays_is_not_silent(monkeypatch: pytest.
 
 
 def test_a_log_is_not_followed_while_its_only_leader_is_frozen(monkeypatch: pytest.MonkeyPatch):
-    """The other partitions have no leader: that these are known at once is no answer of a broker."""
+    """The other partitions have no leader, which is known without a response of a broker."""
     monkeypatch.setattr(module, "SILENT_S", 0.01)
     log = Log(monkeypatch, end=5, stable=5, partitions=2)
     commits = log.follow()
@@ -242,10 +249,10 @@ def test_a_log_is_not_followed_while_its_only_leader_is_frozen(monkeypatch: pyte
         asyncio.run(scenario())
 
 
-def test_a_partition_without_a_leader_at_the_start_is_followed_from_a_later_pass_on(
+def test_a_partition_without_a_leader_at_the_start_is_followed_in_a_later_pass(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Its groups cannot be read until then: they have no coordinator."""
+    """Its groups cannot be read earlier, because they have no coordinator."""
     log = Log(monkeypatch, end=5, stable=5, partitions=2)
     log.leaderless = {1}
     commits = log.follow()

@@ -1,4 +1,4 @@
-"""Topics needed at the same time are created with one request, which is as fast as for one topic."""
+"""Topics needed at the same time are created with one request, which takes no longer than one for a single topic."""
 
 import asyncio
 from types import SimpleNamespace
@@ -39,7 +39,7 @@ class Controller:
 def create_concurrently(
     controller: Controller, *callers: list[str], factors: tuple[int, ...] = (1, 1, 1)
 ) -> list[Any]:
-    """The results or errors of concurrent callers that create topics, each with its replication factor."""
+    """Returns the results or errors of concurrent callers that create topics, each with its replication factor."""
     cluster = cast("Any", controller)
 
     async def run() -> list[Any]:

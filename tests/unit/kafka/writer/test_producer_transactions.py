@@ -1,4 +1,4 @@
-"""A producer with a request of unknown outcome is not used again before its id is initialized."""
+"""A producer with a request of unknown outcome is not used again before its id is initialized again."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -40,7 +40,7 @@ RECORD = Record(0, 0, b"key", b"value")
 
 
 class Broker:
-    """A broker that accepts everything except where *begins*, *ends* or *codes* have entries."""
+    """A broker that accepts all requests except those with an entry in *begins*, *ends* or *codes*."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ends: list[Callable[[], Awaitable[None]]] = []
@@ -131,7 +131,7 @@ def test_a_new_epoch_can_be_used_after_a_request_without_a_response(broker: Brok
 
 
 def test_the_lock_can_be_used_after_an_end_txn_without_a_response(broker: Broker) -> None:
-    """The processes of a group share the lock, and each may end a transaction of a different one."""
+    """The processes of a group share the lock. Each may end a transaction of another process."""
     broker.ends.append(lose_connection)
 
     assert run(broker.transactions.run(Transaction(LOCK))) == Refused(NO_RESPONSE)

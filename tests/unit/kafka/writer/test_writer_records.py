@@ -1,4 +1,4 @@
-"""Records of claims and positions, the marker that ends a read of them, and the clocks of the protocol."""
+"""Records of claims and positions, the marker at which reading them ends, and the clocks of the protocol."""
 
 import asyncio
 from types import SimpleNamespace
@@ -47,7 +47,7 @@ def test_claims_and_positions_are_decoded_as_encoded():
     assert TOPICS.position_in(record) == POSITION
 
 
-def test_a_position_of_java_is_obeyed_and_a_deleted_one_restarts_copying():
+def test_a_position_of_java_is_used_and_a_deleted_position_restarts_copying():
     java = TOPICS.position_in(Record(0, 0, KEY, b'{"offset":41}'))
     deleted = TOPICS.position_in(Record(0, 0, KEY, None))
     assert java is not None
@@ -138,7 +138,7 @@ def test_the_first_read_of_several_logs_requests_their_offsets_together(
     ],
     ids=["late markers", "unavailable", "markers there"],
 )
-def test_positions_are_read_when_their_logs_are_long_enough_for_the_marker(
+def test_positions_are_read_when_their_logs_are_long_enough_to_have_the_marker(
     monkeypatch: pytest.MonkeyPatch, responses: list[list[int]]
 ):
     lock = Producer("lock", 7, 3)
@@ -178,7 +178,7 @@ def batch(offset: int) -> LogBatch:
 
 
 class CachedLog:
-    """A log of one partition, read with a cache; `fetches` has the spans that were fetched."""
+    """A log of one partition, read with a cache. `fetches` has the spans that were fetched."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fetches: list[tuple[int, int]] = []
@@ -200,7 +200,7 @@ class CachedLog:
         return tuple(batch(offset) for offset in range(start, end))
 
 
-def test_a_log_that_was_read_before_is_continued(monkeypatch: pytest.MonkeyPatch):
+def test_reading_a_log_again_continues_where_the_last_read_ended(monkeypatch: pytest.MonkeyPatch):
     log = CachedLog(monkeypatch)
     log.read()
     log.span = LogSpan(0, 5, 7)
