@@ -36,7 +36,7 @@ def _kubeconfig(folder: Path, user: dict[str, object]) -> Path:
 
 
 def _exec_plugin(folder: Path, expires: str) -> dict[str, object]:
-    """An exec plugin whose token contains the number of its runs."""
+    """Writes an exec plugin whose token contains the number of its runs."""
     plugin, runs = folder / "plugin", folder / "runs"
     status = f'{{"token":"run-$(wc -l < {runs})","expirationTimestamp":"{expires}"}}'
     plugin.write_text(
@@ -181,7 +181,7 @@ def test_a_socks_proxy_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_new_certificate_of_a_plugin_changes_the_endpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plugin may return a certificate instead of a token. Connections of different certificates are separate."""
+    """A plugin may return a certificate instead of a token. Connections with different certificates are separate."""
     counter = tmp_path / "runs"
     status = f'{{"clientCertificateData":"certificate-$(wc -l < {counter})","clientKeyData":"key"}}'
     plugin = tmp_path / "plugin"

@@ -1,4 +1,4 @@
-"""Requests by asyncio end at one time limit, and carry the credentials of the login."""
+"""Asynchronous requests end at one time limit, and carry the credentials of the login."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ Respond = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 async def exchange(respond: Respond, *, timeout_s: float = 60.0) -> ApiServerResponse:
-    """Sends a patch with a token to a server that handles the connection by *respond*."""
+    """Sends a patch with a token to a server that handles the connection with *respond*."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -63,7 +63,7 @@ def test_a_request_has_the_token_and_the_type_of_its_body():
 
 @pytest.mark.parametrize("start", [b"HTTP/1.1 200 ", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"])
 def test_a_response_that_never_ends_is_cut_at_the_time_limit(start: bytes):
-    """Each byte comes in time for a limit of single reads."""
+    """Each byte arrives within the time limit of a single read."""
 
     async def respond(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(start)

@@ -110,7 +110,7 @@ def test_certificates_without_an_authority_key_identifier_are_accepted(kubeconfi
 def test_a_port_of_a_pod_is_reached_through_a_port_forward(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In any namespace, with the token of the user."""
+    """This works in any namespace, with the token of the user."""
     _write_kubeconfig(kubeconfig)
     asked: list[tuple[str, list[tuple[str, str]], str]] = []
 
