@@ -1,4 +1,4 @@
-"""docs/which-kafkas.md names each capability that `mirrorflow check` looks for, and each simulated service."""
+"""docs/which-kafkas.md lists each capability that `mirrorflow check` looks for, and each simulated service."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Denials of a trial are removed, also if a request is executed without a response."""
+"""The denials of a trial are removed, even if a request is executed but its response is lost."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from tests.chaos.administration import Administration
 
 
 class Acls:
-    """A cluster whose next requests are carried out, but `lost` of them without a response."""
+    """A cluster that carries out all requests, but sends no response to the next `lost` of them."""
 
     def __init__(self, lost: int) -> None:
         self.lost = lost

@@ -1,4 +1,4 @@
-"""Dimensions of a chaos trial: a seed draws them reproducibly, and requested values are kept."""
+"""The dimensions of a chaos trial are drawn reproducibly from a seed, and requested values are kept."""
 
 import shlex
 

@@ -43,7 +43,7 @@ def test_after_a_loss_any_lost_record_may_be_copied_once() -> None:
     assert difference(Expected(least=SOURCE, most=None), SOURCE[:4] + lost + SOURCE[5:])
 
 
-def test_a_record_may_be_copied_as_often_as_the_source_had_it() -> None:
+def test_a_record_may_be_copied_as_often_as_it_was_ever_in_the_source() -> None:
     """The source lost a record, and its producer sent it again."""
     expected = Expected(least=SOURCE, most=None, rewrites={mark(4): 1})
 
@@ -52,7 +52,7 @@ def test_a_record_may_be_copied_as_often_as_the_source_had_it() -> None:
     assert difference(expected, SOURCE[:4] + SOURCE[3:])
 
 
-def test_a_restart_copies_all_records_from_the_first_without_repeats() -> None:
+def test_a_restart_copies_all_records_from_the_first_one_without_repeats() -> None:
     lost = [mark(20), mark(21)]
     expected = Expected(least=SOURCE, most=None, restarts=True)
 
@@ -74,10 +74,8 @@ def test_a_flow_without_transactional_ids_may_repeat_records_but_not_lose_or_swa
     )
 
 
-def test_an_at_least_once_flow_may_copy_aborted_records_after_committed_ones_when_its_isolation_level_changes() -> (
-    None
-):
-    """Record 2 is aborted: the flow left it out, was killed, and copies again from record 1 with read_uncommitted."""
+def test_an_at_least_once_flow_may_copy_aborted_records_late_when_its_isolation_level_changes() -> None:
+    """Record 2 is aborted. The flow omitted it, was killed, and copies again from record 1 with read_uncommitted."""
     expected = Expected(least=[*SOURCE[:2], *SOURCE[3:]], most=SOURCE, repeats=True)
 
     assert not difference(expected, [*SOURCE[:2], *SOURCE[3:5], *SOURCE[1:]])

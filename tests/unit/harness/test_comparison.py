@@ -1,4 +1,4 @@
-"""The comparison of the demo reports only equal partitions as equal."""
+"""The comparison of the demo reports partitions as equal only if they are."""
 
 from tests.harness.demo.comparison import Row, as_text
 
@@ -13,7 +13,7 @@ def test_partitions_with_equal_count_and_digest_are_equal():
     assert _row((1000, DIGEST), (1000, DIGEST)).equal
 
 
-def test_digests_are_compared_completely_although_only_the_beginning_is_shown():
+def test_digests_are_compared_completely_although_only_their_beginning_is_shown():
     row = _row((1000, DIGEST), (1000, OTHER))
 
     assert not row.equal

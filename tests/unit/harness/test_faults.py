@@ -29,7 +29,7 @@ def test_a_request_is_parsed_to_rbac_verb_and_resource(method: str, target: str,
 
 
 def test_a_renewed_lease_is_not_counted_as_a_write():
-    """Leases are renewed forever, so the number of writes would never settle."""
+    """Leases are renewed periodically, so the number of writes would never settle."""
     path = "/apis/coordination.k8s.io/v1/namespaces/here/leases/operator"
 
     assert not ApiRequest.of("PATCH", path).is_write

@@ -1,4 +1,7 @@
-"""`setup.sh` reports what it builds and continues an interrupted build. A stub of Go builds the programs."""
+"""`setup.sh` reports what it builds and continues an interrupted build.
+
+A stub of Go builds the programs.
+"""
 
 import os
 import shutil
@@ -71,7 +74,7 @@ class SetupScript:
             )
 
     def run(self) -> str:
-        """Runs the script until it succeeds; returns its output."""
+        """Runs the script until it succeeds, and returns its output."""
         assert self.start().wait(WAIT_S) == 0, self.output()
         return self.output()
 
@@ -98,7 +101,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def runs(pid: int) -> bool:
-    """Whether the process *pid* exists and is not a zombie."""
+    """Returns whether the process *pid* exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -26,7 +26,7 @@ class RunningProcess:
 
 @dataclass
 class SourceStub:
-    """A stub of a cluster; *requests* has the topic and isolation level of each request for end offsets."""
+    """A stub of a cluster. *requests* has the topic and isolation level of each request for end offsets."""
 
     ends: dict[str, dict[int, int]]
     requests: list[tuple[str, str]] = field(default_factory=list)
@@ -46,7 +46,7 @@ def row_at(offset: int, topic: str = "t", **more: Any) -> dict[str, Any]:
 
 
 class ReplicatorStub(Replicator):
-    """Returns each of *responses* once, and then the last one forever."""
+    """Returns each of *responses* once, and then the last one repeatedly."""
 
     responses: list[list[dict[str, Any]]]
 
@@ -80,7 +80,7 @@ def test_a_failed_wait_shows_the_end_of_the_log(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_wait_requests_the_end_offsets_of_each_topic_once():
-    """With later records included, a wait under load would never end."""
+    """If later records were included, a wait under load would never end."""
     source = SourceStub({"t": {0: 10}, "u": {0: 1}})
     replicator(source, [row_at(9), row_at(1, "u")], [row_at(10), row_at(1, "u")]).wait_until_caught_up(
         partitions=2
@@ -91,7 +91,7 @@ def test_the_wait_requests_the_end_offsets_of_each_topic_once():
 
 @pytest.mark.parametrize("key", ["consumer.isolation.level", "source.consumer.isolation.level"])
 def test_with_read_committed_the_wait_ends_at_the_last_stable_offset(key: str):
-    """After it nothing is copied while a transaction is open."""
+    """While a transaction is open, no record after this offset is copied."""
     source = SourceStub({"t": {0: 10}})
     replicator(source, [row_at(10)], lines={key: "read_committed"}).wait_until_caught_up()
 
@@ -99,7 +99,7 @@ def test_with_read_committed_the_wait_ends_at_the_last_stable_offset(key: str):
 
 
 def test_the_wait_uses_only_the_report_without_a_source_or_topic():
-    """An mm2.properties has several sources. A topic may have been deleted."""
+    """An mm2.properties has several sources, and a topic may have been deleted."""
     replicator(None, [row_at(5)]).wait_until_caught_up()
     replicator(SourceStub({}), [row_at(5)]).wait_until_caught_up()
 

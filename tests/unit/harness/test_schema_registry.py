@@ -1,4 +1,7 @@
-"""The test registry behaves as documented: checked with the client of confluent-kafka, and request by request."""
+"""The test registry behaves as documented.
+
+It is checked with the client of confluent-kafka, and request by request.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -65,7 +68,7 @@ def test_confluents_client_sets_compatibility_and_references(client: SchemaRegis
 
 
 def test_a_registry_in_import_mode_takes_ids_and_issues_none():
-    """Confluent's page on migrating schemas: POST with id and version while the mode is IMPORT."""
+    """As in Confluent's page on migrating schemas, a POST has an id and a version while the mode is IMPORT."""
     model = RegistryModel()
     body = {"schema": '"int"', "id": 100, "version": 7}
     assert model.respond("POST", "/subjects/a/versions", body)[1]["error_code"] == 42205
