@@ -1,4 +1,4 @@
-"""Offsets of a connector in the REST API: listing, altering, resetting, and the keys of their records."""
+"""Offsets of a connector are listed, altered and reset in the REST API, with the keys of their records."""
 
 import asyncio
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ STORED_PARTITION = {"topic": "orders", "partition": 0, "cluster": "east"}
 
 
 def written_records(command: AlterOffsets | ResetOffsets) -> dict[bytes, bytes | None]:
-    """The records that *command* writes. This connector and a different one have one stored offset each."""
+    """Returns the records that *command* writes. This connector and another one have one stored offset each."""
     records_written: dict[bytes, bytes | None] = {}
 
     async def append(records: Any, *, now_ms: int) -> None:
@@ -80,7 +80,7 @@ def test_only_the_offset_field_is_listed_and_negative_offsets_are_not():
 
 
 def test_keys_have_the_field_order_of_java_unless_they_exist():
-    """The order of the request does not matter. An existing key keeps its bytes."""
+    """The order in the request does not matter. An existing key keeps its bytes."""
     existing_key = b'["a", {"topic":"orders","partition":0,"cluster":"A"}]'
 
     assert {KEY: b'{"offset":3}'} == changed(alter((PARTITION, {"offset": 3})), SOURCE, {})

@@ -13,7 +13,7 @@ import pytest
 
 from mirrorflow_core.java.properties import format_properties
 
-WAIT_S = 120.0  # ends a hang; processes start slowly on a busy machine
+WAIT_S = 120.0  # a limit for hangs; processes start slowly on a busy machine
 NOWHERE = "127.0.0.1:1"
 CONNECTOR = {
     "name": "source",
@@ -50,7 +50,7 @@ class Terminal:
         return os.waitstatus_to_exitcode(status)
 
     def kill(self) -> None:
-        """Kills the process if it has not ended; its task ends with it."""
+        """Kills the process if it has not ended. Its task then ends as well."""
         with suppress(ProcessLookupError, ChildProcessError):
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
@@ -76,7 +76,7 @@ def replicator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Term
 
 @pytest.mark.skipif(sys.platform != "linux", reason="terminals close differently elsewhere")
 def test_ctrl_c_stops_a_replicator_without_a_traceback(replicator: Terminal) -> None:
-    """The exit status is 130, as of `mirrorflow run`."""
+    """The exit status is 130, like that of `mirrorflow run`."""
     replicator.wait_for("mirrorflow.task Cluster east cannot be reached")
 
     replicator.press_ctrl_c()

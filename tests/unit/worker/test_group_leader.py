@@ -50,7 +50,7 @@ def problem(node: GroupLeader) -> FilesDifferError | None:
     return node.problem
 
 
-def test_a_file_is_written_once_although_the_leader_changes() -> None:
+def test_a_file_is_written_once_even_if_the_leader_changes() -> None:
     topic = ConfigTopicStub()
     first, second = group_leader(topic, OLD), group_leader(topic, OLD)
     lead(first, [second])
@@ -109,7 +109,7 @@ def test_files_that_differ_only_in_the_state_cause_no_error() -> None:
 def test_a_rolling_restart_never_returns_to_the_old_file(
     before: list[int], order: list[int], data: st.DataObject
 ) -> None:
-    """At each step any node may lead except the one that restarts."""
+    """At each step, any node may lead except the one that restarts."""
     topic = ConfigTopicStub()
     nodes = [group_leader(topic, OLD) for _ in range(3)]
     leader = 0
@@ -117,7 +117,7 @@ def test_a_rolling_restart_never_returns_to_the_old_file(
         leader = number
         lead(nodes[number], [node for node in nodes if node is not nodes[number]])
     for number in order:
-        if number == leader:  # it leaves, and a different node leads
+        if number == leader:  # the node leaves, and another one leads
             leader = data.draw(st.sampled_from([node for node in range(3) if node != number]))
             lead(nodes[leader], [node for node in nodes if node not in (nodes[leader], nodes[number])])
         nodes[number] = group_leader(topic, NEW)

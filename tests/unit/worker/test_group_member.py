@@ -1,4 +1,4 @@
-"""A member of a Connect group against a simulated coordinator: assignments, revocations, rejoins and errors."""
+"""A member of a Connect group handles assignments, revocations, rejoins and errors of a simulated coordinator."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -110,7 +110,7 @@ def two_tasks() -> ConfigTopicWithOffset:
 def run(
     coordinator: CoordinatorStub, topic: ConfigTopicWithOffset, until: Callable[[GroupMember], bool]
 ) -> tuple[GroupMember, list[frozenset[Unit]]]:
-    """Returns the node when *until* is true, and the units it held at each call of `follow`."""
+    """Returns the node once *until* is true, and the units that it held at each call of `follow`."""
     followed: list[frozenset[Unit]] = []
 
     async def main() -> GroupMember:
@@ -146,7 +146,7 @@ def held(state: MemberState) -> frozenset[Unit]:
     return frozenset() if state.held is None else state.held.assigned
 
 
-def test_revoked_units_end_before_the_next_rebalance_and_the_rest_keeps_running() -> None:
+def test_revoked_units_end_before_the_next_rebalance_and_the_others_keep_running() -> None:
     coordinator = CoordinatorStub(
         [assignment(FIRST, SECOND), assignment(revoked=[SECOND]), assignment()],
         [MemberStanding.MEMBER, MemberStanding.REBALANCING],
@@ -159,8 +159,8 @@ def test_revoked_units_end_before_the_next_rebalance_and_the_rest_keeps_running(
     assert "http://leader/" == node.leader_url
 
 
-def test_node_acts_for_a_leader_that_serves_no_http() -> None:
-    """A leader with HTTP writes the tasks for the node. A Java leader may have no listener."""
+def test_a_node_writes_the_tasks_for_a_leader_without_http() -> None:
+    """A leader with HTTP writes the tasks itself. A Java leader may have no listener."""
     coordinator = CoordinatorStub(
         [assignment(FIRST), assignment(leader_url=NO_URL)], [MemberStanding.REBALANCING]
     )

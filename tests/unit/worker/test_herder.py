@@ -29,7 +29,7 @@ def text(properties: dict[str, str]) -> str:
 
 
 def test_connectors_of_files_report_converters_that_are_not_used():
-    """REST and progress are made from these reports."""
+    """REST and progress show these reports."""
     (report,) = FixedHerder(
         load_standalone(text(WORKER), [text(HEARTBEATS)]).connectors, samples=Samples(), grace_s=1.0
     ).reports()

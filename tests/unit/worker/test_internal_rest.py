@@ -1,4 +1,4 @@
-"""Internal REST calls between nodes: TLS verifies a configured server name, and paths select a flow."""
+"""Internal REST calls between nodes verify the configured server name, and their paths select a flow."""
 
 import asyncio
 import ssl
@@ -20,7 +20,10 @@ NAME = "east-to-west-source.mirrors.svc"
 
 
 def call_status(server_name: str) -> int:
-    """The HTTP status of a call that expects *server_name*. The certificate of the server holds only NAME."""
+    """Returns the HTTP status of a call that expects *server_name*.
+
+    The certificate of the server contains only NAME.
+    """
     pods = signed(NAME, names=(NAME,))
     own = {"ssl.keystore.key": pods.key_pem(), "ssl.keystore.certificate.chain": pods.pem}
 
@@ -45,7 +48,7 @@ def test_a_certificate_with_the_configured_name_is_accepted():
 
 @pytest.mark.parametrize("name", ["", "east-to-west-checkpoint.mirrors.svc"])
 def test_a_certificate_without_the_expected_name_is_refused(name: str):
-    """Without a configured name the address is expected, and pod certificates do not contain it."""
+    """Without a configured name the address is expected, which certificates of pods do not contain."""
     with pytest.raises(UnreachableError, match="certificate"):
         call_status(name)
 

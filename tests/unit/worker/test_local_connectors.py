@@ -1,4 +1,4 @@
-"""A connector slot runs one connector at a time, follows the newest settings and reports an unexpected end."""
+"""A connector slot runs one connector at a time, applies the newest settings and reports an unexpected end."""
 
 import asyncio
 
@@ -87,7 +87,7 @@ def test_equal_settings_restart_nothing():
 
 
 def test_an_unexpected_end_of_a_connector_is_reported():
-    """The process ends on it, but not when a connector was stopped."""
+    """The process ends after it, but not after a connector was stopped."""
 
     class FailingSlotConnector(IdleConnector):
         async def run(self):

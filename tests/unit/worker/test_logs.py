@@ -20,7 +20,7 @@ except ValueError:
 
 
 def log_lines(**environment: str) -> list[str]:
-    """The lines on stderr of a process with this environment."""
+    """Returns the lines on stderr of a process with this environment."""
     done = subprocess.run(
         [sys.executable, "-c", LOGS], env=environment, capture_output=True, text=True, check=False
     )

@@ -36,7 +36,7 @@ def run_main(capsys: pytest.CaptureFixture[str]) -> RunMain:
 
 
 def refused(run_main: RunMain, folder: Path, worker: Mapping[str, str], connector: Mapping[str, str]) -> str:
-    """The only line on stderr, besides warnings, of a process that ends with status 2."""
+    """Returns the only line on stderr, apart from warnings, of a process that ends with status 2."""
     status, stderr = run_main(
         "standalone",
         properties(folder / "worker.properties", WORKER | dict(worker)),
@@ -110,7 +110,7 @@ def test_a_properties_file_may_be_latin_1(run_main: RunMain, tmp_path: Path):
 
 
 def test_an_mm2_file_without_flows_and_heartbeats_is_refused(run_main: RunMain, tmp_path: Path):
-    """Java would start two idle herders, which look like working ones."""
+    """Java would start two idle herders, which appear to work."""
     file = properties(
         tmp_path / "mm2.properties",
         {

@@ -1,4 +1,4 @@
-"""`mirrorflow-replicator` ends without a traceback if a Python package is missing, and names the package."""
+"""`mirrorflow-replicator` names a missing Python package and ends without a traceback."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from mirrorflow_replicator.__main__ import PACKAGES
 
 ROOT = Path(__file__).parents[3]
 WAIT_S = 300.0
-# Runs each command line in one process; prints its status, output and errors.
+# Runs each command line in one process, and prints its status, output and errors.
 WITHOUT = """
 import contextlib, io, json, sys
 
@@ -37,7 +37,7 @@ for line in sys.argv[2:]:
 
 
 def run_without(module: str, *lines: str) -> list[list[object]]:
-    """Status, output and errors of each command line where *module* is not installed."""
+    """Returns the status, output and errors of each command line if *module* is not installed."""
     command = [sys.executable, "-c", WITHOUT, module, *lines]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert (0, "") == (done.returncode, done.stderr)

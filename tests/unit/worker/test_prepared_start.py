@@ -37,7 +37,7 @@ def test_a_prepared_process_ends_when_its_command_ends():
 
 
 def test_a_prepared_process_uses_the_arguments_and_log_file_it_receives(tmp_path: Path):
-    """A line of several megabytes arrives completely. The first file is the worker's and is read last."""
+    """A line of several megabytes arrives completely. The first file is the worker's, and is read last."""
     log = tmp_path / "log"
     with prepared() as (process, connection), log.open("wb") as output:
         files = [str(tmp_path / f"{number}-is-missing.properties") for number in range(30_000)]

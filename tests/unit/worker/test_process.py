@@ -9,7 +9,7 @@ CHILD = "print('up', flush=True); input()"
 
 
 def test_resource_usage_includes_children_and_keeps_the_cpu_time_of_ended_ones():
-    """Prometheus reads a counter that falls as a restart."""
+    """Prometheus interprets a counter that decreases as a restart."""
     alone = resource_usage()
     assert alone is not None
     with subprocess.Popen(

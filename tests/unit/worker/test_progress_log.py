@@ -87,7 +87,7 @@ def test_status_shows_why_a_replicator_has_no_connectors_yet(capsys: pytest.Capt
 
 
 def test_old_progress_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """The progress of a frozen process is outdated."""
+    """A frozen process does not update its progress."""
     with registered({"form": "mm2"}) as file:
         ProgressLog(lambda: view(source(), now_s=time.time() - 600), file=file, is_terminal=False).check()
         main(["status"])

@@ -23,11 +23,11 @@ CONNECTOR = (
 
 
 async def publish_nothing(assignment: Assignment, initial: bool) -> None:  # noqa: FBT001
-    """Stores nothing."""
+    """Does nothing."""
 
 
 def shared_connector(publish: Publish, share: TaskShare) -> SharedConnector:
-    """This node's part of the connector. It has no task."""
+    """Returns this node's part of the connector. It has no task."""
     settings = load_standalone(WORKER, [CONNECTOR]).connectors[0]
     assert settings.source is not None
     connector = SharedConnector(
@@ -78,13 +78,16 @@ def test_a_stopped_connector_counts_as_settled_after_it_receives_a_share() -> No
 
 
 def test_a_connector_that_is_stopped_during_a_change_of_share_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cancels its own job for the new share. The cancellation of the connector must not be mistaken for that."""
+    """The connector cancels its own job for the new share.
+
+    This must not be mistaken for the cancellation of the connector.
+    """
 
     async def run() -> None:
         connecting, closing, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def connect(*_: object) -> None:
-            """Takes time to close its connection to a cluster."""
+            """Takes some time, like closing a connection to a cluster."""
             try:
                 connecting.set()
                 await asyncio.Event().wait()
@@ -112,14 +115,14 @@ FIRST = ((TopicPartition("t", 0),),)
 
 
 def published_as_initial(monkeypatch: pytest.MonkeyPatch, share: TaskShare) -> list[bool]:
-    """The `initial` flags of two assignments that a node publishes one after the other."""
+    """Returns the `initial` flags of two assignments that a node publishes one after the other."""
     initial_flags: list[bool] = []
 
     async def publish(assignment: Assignment, initial: bool) -> None:  # noqa: ARG001, FBT001
         initial_flags.append(initial)
 
     async def own(*_: object) -> None:
-        """Owns the flow immediately."""
+        """Returns immediately, because the flow is owned."""
 
     async def run() -> None:
         connector = shared_connector(publish, share)
@@ -133,7 +136,7 @@ def published_as_initial(monkeypatch: pytest.MonkeyPatch, share: TaskShare) -> l
 
 
 def test_only_the_first_assignment_of_a_flow_is_initial(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Partitions that appear later are read from their beginning, independent of `auto.offset.reset`."""
+    """Partitions that appear later are read from their beginning, regardless of `auto.offset.reset`."""
     assert published_as_initial(monkeypatch, TaskShare(leads=True)) == [True, False]
 
 

@@ -1,4 +1,4 @@
-"""Running connectors follow changes of `mirrorflow.state` in their files."""
+"""Running connectors apply changes of `mirrorflow.state` in their files."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ target.cluster.alias=B
 
 
 def polled_files(texts: list[str]) -> tuple[StateFiles, list[Mapping[str, str]]]:
-    """Files with these texts after their first poll, and the list of states that later polls apply."""
+    """Returns files with these texts after their first poll, and the list of states that later polls apply."""
     applied: list[Mapping[str, str]] = []
     files = StateFiles(lambda: texts, {})
     files.poll(applied.append)
@@ -78,7 +78,7 @@ SETTINGS = load_standalone(WORKER, [FILE]).connectors[0]
 
 
 class StateRecordingConnector(IdleConnector):
-    """A connector that records its start, stop and end in *events*, and stops only when *may_stop* is set."""
+    """A connector that records its start, stop and end in *events*. It stops only when *may_stop* is set."""
 
     def __init__(
         self, settings: ConnectorSettings, events: asyncio.Queue[str], may_stop: asyncio.Event
@@ -125,7 +125,7 @@ def run_steps(monkeypatch: pytest.MonkeyPatch, steps: Steps) -> None:
 
 def test_a_connector_reports_paused_only_after_it_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     async def steps(connector: FixedHerder, events: asyncio.Queue[str], may_stop: asyncio.Event) -> None:
-        connector.set_states({"beats": "running"})  # changes nothing
+        connector.set_states({"beats": "running"})  # this step changes nothing
         connector.set_states({"beats": "paused"})
         assert await events.get() == "running stops"
         assert connector.reports()[0].state == "RUNNING"

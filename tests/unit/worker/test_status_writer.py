@@ -35,7 +35,7 @@ def publish(
     wanted: frozenset[Unit] | None = None,
     generation: int = 1,
 ) -> list[WorkerStatus]:
-    """The statuses that *node*, which holds all units, writes."""
+    """Returns the statuses that *node*, which holds all units, writes."""
     written_before = len(topic.written)
     report = ConnectorReport(
         name="x",

@@ -1,4 +1,4 @@
-"""The order of fencing when a node claims a task, and when a claim fails.
+"""The steps of fencing have a fixed order when a node claims a task, and when a claim fails.
 
 tests/integration/kafka/test_nodes_with_java.py tests it with real Kafka and Java.
 """
@@ -19,7 +19,7 @@ NAME, TASK = "MirrorSourceConnector", 1
 
 
 class GroupNodeStub:
-    """A node that leads or follows; *done* lists its steps."""
+    """A node that leads or follows. *done* lists its steps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, leads: bool = False) -> None:
         self.done: list[str] = []

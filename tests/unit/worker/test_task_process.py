@@ -1,4 +1,4 @@
-"""A task process handles the worker's messages. Its clusters and its copying are stubs."""
+"""A task process handles the worker's messages. Its clusters and its sessions are stubs."""
 
 import asyncio
 from dataclasses import replace
@@ -30,7 +30,7 @@ START = Assign(
 def test_a_session_that_ends_before_the_clusters_are_connected_is_reported_as_ended(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Only then does the worker send the next session, with the partitions that were found meanwhile."""
+    """Only then does the worker send the next session, with the partitions that were discovered in the meantime."""
     monkeypatch.setattr(task_process, "REPORT_S", POLL_S)
     reports: list[TaskReport] = []
 
@@ -67,7 +67,7 @@ def test_a_session_that_ends_before_the_clusters_are_connected_is_reported_as_en
 
 
 class RefreshedCluster:
-    """A cluster that counts how often its metadata is requested; with *is_silent* no broker answers."""
+    """A cluster that counts how often its metadata is requested. If *is_silent* is true, no broker responds."""
 
     alias, cluster_id, warnings, reach = "east", "a", (), SideReport()
 
@@ -85,7 +85,7 @@ class RefreshedCluster:
 def test_connections_are_opened_before_the_first_assignment(
     monkeypatch: pytest.MonkeyPatch, *, is_silent: bool
 ):
-    """If that fails, the session that needs them reports it."""
+    """If connecting fails, the session that needs the connections reports it."""
 
     async def test() -> None:
         clusters, begin_called = [RefreshedCluster(is_silent=is_silent) for _ in range(2)], asyncio.Event()
@@ -114,7 +114,7 @@ def test_connections_are_opened_before_the_first_assignment(
 
 
 class SessionStub:
-    """A session that copies nothing. *parts* are what the process has handed to it."""
+    """A session that copies nothing. *parts* are what the process has passed to it."""
 
     is_fenced = True
 
@@ -138,8 +138,8 @@ class SessionStub:
         return TaskReport(task=0, state="RUNNING")
 
 
-def test_sessions_of_a_process_share_what_is_known_of_schemas(monkeypatch: pytest.MonkeyPatch):
-    """Otherwise, records of the next session would wait again for schemas that did not come in time."""
+def test_sessions_of_a_process_share_their_knowledge_of_schemas(monkeypatch: pytest.MonkeyPatch):
+    """Otherwise records of the next session would wait again for schemas that did not arrive in time."""
     monkeypatch.setattr(task_process, "REPORT_S", POLL_S)
     sessions: list[SessionStub] = []
     reports: list[TaskReport] = []
@@ -173,7 +173,7 @@ def test_sessions_of_a_process_share_what_is_known_of_schemas(monkeypatch: pytes
     assert first is second
 
 
-def test_a_session_waits_for_schemas_by_what_its_process_knows(monkeypatch: pytest.MonkeyPatch):
+def test_a_session_waits_for_schemas_with_the_knowledge_of_its_process(monkeypatch: pytest.MonkeyPatch):
     given: list[tuple[object, TaskParts]] = []
 
     class StartedSession:
