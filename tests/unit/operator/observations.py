@@ -1,4 +1,7 @@
-"""Builds the observations that tests assess: by default a healthy flow, changed by each test."""
+"""Builds the observations that tests assess.
+
+The default is a healthy flow, which each test changes.
+"""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -52,7 +55,7 @@ def _smallest() -> dict[str, Any]:
 
 
 def document(**spec: Any) -> dict[str, Any]:
-    """The smallest flow with additional fields of *spec*."""
+    """Returns the smallest flow with the additional fields *spec*."""
     changed = deepcopy(_smallest())
     changed["spec"] |= spec
     return changed
@@ -147,14 +150,14 @@ def connector(kind: ConnectorKind = SOURCE, **changes: Any) -> ObservedConnector
 
 
 def seed_reading(now_s: float = NOW_S, **figures: Any) -> Reading:
-    """A reading of the driver of a seed."""
+    """Returns a reading of the driver of a seed."""
     fields = {"records": 0, "remainingRecords": 0} | figures
     report = report_from_json({"version": 1, "job": "seed", "runId": "1", "phase": "Running", **fields})
     return Reading(read_at_s=now_s - 5, report=report)
 
 
 def driver(**changes: Any) -> ObservedPod:
-    """The running driver of a seed."""
+    """Returns the running driver of a seed."""
     return pod(
         **{
             "name": "east-to-west-seed-1a2b3c4d-x2k4q",
@@ -167,7 +170,7 @@ def driver(**changes: Any) -> ObservedPod:
 
 
 def job(**changes: Any) -> ObservedJob:
-    """The seed of run 1 with a running driver. A `reading` in *changes* is the driver's."""
+    """Returns the seed of run 1 with a running driver. A `reading` in *changes* is the driver's."""
     pods = (driver(**{name: changes.pop(name) for name in ("reading",) if name in changes}),)
     return replace(
         ObservedJob(
@@ -190,7 +193,7 @@ def observed(
     admission: Admission | None = None,
     **changes: Any,
 ) -> Observation:
-    """A healthy flow that has nothing to copy. *source* changes the pod of its source connector."""
+    """Returns a healthy flow that has nothing to copy. *source* changes the pod of its source connector."""
     flow_resource = changes.pop("resource", None) or resource(flow)
     source_connector = connector(pods=(pod(**source),)) if source is not None else connector()
     return replace(
@@ -207,7 +210,7 @@ def observed(
 def advanced(
     observation: Observation, before: Observation, status: Status, memory: Any, *, after_s: float
 ) -> Observation:
-    """Returns *observation* made *after_s* after *before*, whose assessment returned *status* and *memory*.
+    """Returns *observation* as made *after_s* after *before*, whose assessment returned *status* and *memory*.
 
     Readings have the same age as in *observation*.
     """
@@ -253,7 +256,7 @@ def _later(observed_pod: ObservedPod, by_s: float) -> ObservedPod:
 
 
 def settled(observation: Observation, *, steps: int = 8, every_s: float = 30.0) -> Status:
-    """The status after *observation* was assessed for several minutes."""
+    """Returns the status after *observation* was assessed for several minutes."""
     assessment, current = assess(observation), observation
     for _ in range(steps):
         following = advanced(observation, current, assessment.status, assessment.memory, after_s=every_s)

@@ -1,4 +1,4 @@
-"""The operator's HTTP server has three pages, and closes connections that are slow or too many."""
+"""The operator's HTTP server has three pages. It closes slow connections and those above the limit."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from mirrorflow_operator.metrics import Metrics
 
 T = TypeVar("T")
 WAIT_S = 300.0
-LARGE_BYTES = 16 * 1024 * 1024  # larger than the kernel's socket buffers of both sides
+LARGE_BYTES = 16 * 1024 * 1024  # larger than the kernel's socket buffers on both sides
 
 
 def run(
@@ -72,7 +72,7 @@ def test_metrics_have_the_accepted_format(accepted: str, kind: bytes):
 
 
 def test_a_connection_with_an_unfinished_request_is_closed_at_the_deadline(monkeypatch: pytest.MonkeyPatch):
-    """Bytes that still arrive do not extend the deadline."""
+    """Further bytes do not extend the deadline."""
     monkeypatch.setattr(process, "DEADLINE_S", 0.05)
 
     async def client(port: int) -> bytes:
@@ -91,7 +91,7 @@ def test_a_connection_with_an_unfinished_request_is_closed_at_the_deadline(monke
 
 
 def test_a_connection_whose_client_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch):
-    """Its deadline has passed once a later connection was closed at its deadline."""
+    """Its deadline has passed when a later connection is closed at its own deadline."""
     monkeypatch.setattr(process, "DEADLINE_S", 0.2)
 
     async def client(port: int) -> int:
@@ -114,7 +114,7 @@ def test_a_connection_whose_client_does_not_read_is_closed(monkeypatch: pytest.M
 
 
 def test_connections_above_the_limit_are_closed(monkeypatch: pytest.MonkeyPatch):
-    """After a connection has ended a new one is accepted."""
+    """A new connection is accepted after another one has ended."""
     monkeypatch.setattr(process, "CONNECTIONS_MAX", 1)
 
     async def client(port: int) -> tuple[bytes, bytes]:

@@ -1,4 +1,4 @@
-"""The command `mirrorflow-operator`: its arguments, and its errors for a missing package or an invalid setting."""
+"""The command `mirrorflow-operator` has few arguments, and one error line for a missing package or an invalid setting."""
 
 import os
 import subprocess

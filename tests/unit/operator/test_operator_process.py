@@ -118,7 +118,7 @@ def _object(version: int, *, uid: str = "uid", name: str = "flow", **more: Any) 
     ("job", "ending"), [("seed", {}), ("seed", {"deletionTimestamp": "now"}), ("verify", {})]
 )
 def test_a_driver_is_alive_until_its_pod_has_ended(job: str, ending: dict[str, str]):
-    """A terminating driver may still write, also after its Job was deleted."""
+    """A terminating driver may still write, even if its Job was deleted."""
     labels = {
         "mirrorflow.io/flow": "flow",
         "mirrorflow.io/run": job,

@@ -86,7 +86,7 @@ def test_backoff_grows_to_a_bound_and_success_resets_it():
 
 
 def test_retry_after_is_respected():
-    """Retry-After is the minimum wait if the backoff is shorter."""
+    """Retry-After is the minimum wait even if the backoff is shorter."""
     case = QueueWithClock()
     case.queue.add("a")
     case.queue.take()
@@ -99,7 +99,7 @@ def test_retry_after_is_respected():
 
 
 def test_an_event_for_a_failing_key_ends_its_wait():
-    """A user who has corrected the spec does not wait for the backoff of the previous one."""
+    """A user who has corrected the spec does not wait for the backoff of the previous spec."""
     case = QueueWithClock()
     case.queue.add("a")
     case.queue.take()

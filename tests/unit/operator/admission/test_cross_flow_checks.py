@@ -1,4 +1,4 @@
-"""Conflicts between flows: which flow is refused and why, in any order of arrival."""
+"""Conflicts between flows decide which flow is refused and why, regardless of the order of arrival."""
 
 import time
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def resource(
     include: Sequence[str] = (".*",),
     hosts: tuple[str, str] | None = None,
 ) -> Resource:
-    """A flow between the clusters *source* and *target*, by default at hosts of these names."""
+    """Returns a flow between the clusters *source* and *target*, by default at hosts with these names."""
     source_host, target_host = hosts or (f"{source}.example", f"{target}.example")
     document: dict[str, Any] = {
         "apiVersion": "mirrorflow.io/v1alpha1",
@@ -87,7 +87,7 @@ def test_the_younger_flow_of_a_loop_is_refused_with_the_name_of_the_other() -> N
 
 
 def test_equal_age_ties_break_by_name() -> None:
-    """One `kubectl apply` creates both in the same second, the precision of Kubernetes."""
+    """One `kubectl apply` creates both in the same second, and Kubernetes has a precision of one second."""
     first = resource("a", "east", "west", identity=True)
     second = resource("b", "west", "east", identity=True)
 
@@ -95,7 +95,7 @@ def test_equal_age_ties_break_by_name() -> None:
 
 
 def test_two_flows_with_the_same_alias_and_target_conflict() -> None:
-    """The target stores offsets and the claim by that alias."""
+    """The target stores offsets and the claim under that alias."""
     first = resource("first", "east", "west", age_s=200)
     second = resource("second", "east", "west", namespace="others", include=("orders",))
 
@@ -124,7 +124,7 @@ def test_both_directions_with_prefixes_run_together() -> None:
     assert {} == refused(resource("there", "east", "west"), resource("back", "west", "east"))
 
 
-def test_a_stopped_flow_conflicts_with_none() -> None:
+def test_a_stopped_flow_conflicts_with_no_other_flow() -> None:
     """It copies nothing, so it may be prepared for a failback."""
     there = resource("there", "east", "west", identity=True, age_s=200, state="Stopped")
     back = resource("back", "west", "east", identity=True)
@@ -170,7 +170,7 @@ def test_a_flow_with_an_invalid_spec_is_checked_by_its_last_valid_one() -> None:
     assert checks.refusal(back.key) is not None
 
 
-def test_short_host_names_belong_to_the_namespace() -> None:
+def test_short_host_names_are_resolved_in_the_namespace() -> None:
     """`kafka:9092` in two namespaces means two clusters."""
     hosts = ("kafka", "copy")
     first = resource("first", "east", "west", hosts=hosts, age_s=200)
@@ -215,7 +215,7 @@ _RESOURCES = st.lists(
 def test_refusals_do_not_depend_on_the_order_of_arrival(
     resources: list[Resource], data: st.DataObject
 ) -> None:
-    """Refusals depend only on the present flows. Each step returns the flows whose refusal changed."""
+    """Refusals depend only on the existing flows. Each step returns the flows whose refusal changed."""
     checks, known = CrossFlowChecks(), dict[Key, Resource]()
     refusals: dict[Key, object] = {}
     for flow in resources:

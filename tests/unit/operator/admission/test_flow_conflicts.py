@@ -1,4 +1,4 @@
-"""Topologies of flows that conflict, with the message, and topologies that do not."""
+"""Topologies of flows that conflict, with their messages, and topologies that do not conflict."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def flow(
     hosts: tuple[str, str] | None = None,
     config: dict[str, str] | None = None,
 ) -> MirrorFlow:
-    """A flow between clusters whose host names are *hosts*, by default their aliases."""
+    """Returns a flow between clusters with the host names *hosts*, by default their aliases."""
     source_host, target_host = hosts or (source, target)
     naming = {"policy": "Identity" if identity else "Prefix", "separator": separator}
     return parse_flow(
@@ -71,7 +71,7 @@ def conflicts_of(*flows: MirrorFlow) -> tuple[Conflict, ...]:
 
 
 def renames(*steps: tuple[str, str], only: str = "") -> dict[str, str]:
-    """Properties of RegexRouters. With *only*, they apply to topics that match it."""
+    """Returns properties of RegexRouters. With *only*, they apply to topics that match it."""
     config = {"transforms": ",".join(f"r{index}" for index in range(len(steps)))}
     for index, (regex, replacement) in enumerate(steps):
         config |= {
@@ -233,7 +233,9 @@ def test_topologies_without_a_conflict_are_accepted(flows: tuple[MirrorFlow, ...
         "identity diamond",
     ],
 )
-def test_a_conflict_names_its_flows_topics_and_clusters(flows: tuple[MirrorFlow, ...], expected: str) -> None:
+def test_the_message_of_a_conflict_has_its_flows_topics_and_clusters(
+    flows: tuple[MirrorFlow, ...], expected: str
+) -> None:
     """The sentence starts with the flows and ends with what to do."""
     conflict = conflicts_of(*flows)[0]
 
@@ -255,7 +257,7 @@ def test_clusters_are_compared_by_cluster_id() -> None:
 
 
 def test_a_source_that_is_its_own_target_is_reported() -> None:
-    """The cluster ids are compared; the addresses are compared by the CRD."""
+    """Cluster ids are compared here. The CRD compares addresses."""
     assert "its source and its target are the same cluster, a/b" in (
         conflicts([route(flow("a", "b", identity=True), ids=("1", "1"))], ["orders"])[0].sentence
     )
@@ -287,7 +289,7 @@ def test_samples_are_simple_names_that_match_the_patterns() -> None:
 
 
 def test_a_pattern_that_matches_too_slowly_is_a_conflict() -> None:
-    """It is unknown which topics such a flow copies."""
+    """The topics that such a flow copies are unknown."""
     slow = flow("east", "west", include=("(a|a)*",))
     back = flow("west", "east", include=("(a|a)*",))
     topics = frozenset({"a" * 60 + "-1"})

@@ -46,7 +46,7 @@ def test_patterns_invalid_in_java_are_refused(pattern: str) -> None:
 
 
 def test_patterns_that_cannot_be_joined_are_refused() -> None:
-    """Each is valid, but MM2 joins them to one pattern."""
+    """Each pattern is valid, but MM2 joins them into one pattern."""
     with pytest.raises(InvalidSpecError) as raised:
         parse_flow(document("(?<x>a)", "(?<x>b)"))
 
@@ -60,8 +60,8 @@ def test_java_patterns_have_samples(pattern: str) -> None:
     assert samples([pattern])
 
 
-def test_a_slow_pattern_refuses_no_flow_and_does_not_block_the_operator() -> None:
-    """Samples are guessed names; the connector checks the real ones."""
+def test_a_slow_pattern_neither_refuses_a_flow_nor_blocks_the_operator() -> None:
+    """Samples are guessed topic names. The connector checks the real names."""
     include = ("(a|a)*", "a" * 200 + "-1")
     flows: list[Resource] = [
         resource("there", "east", "west", identity=True, include=include),

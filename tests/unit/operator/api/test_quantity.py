@@ -67,5 +67,5 @@ def test_a_count_is_rounded_up(written: int | str, expected: int) -> None:
 
 @pytest.mark.parametrize("written", ["", "fast", "-1", "1K", "1ki", "1e", "1e100", "1 Mi", ".", "1.2.3"])
 def test_quantities_invalid_in_kubernetes_are_refused(written: str) -> None:
-    """Negative numbers and huge exponents are refused too."""
+    """This includes negative numbers and huge exponents."""
     assert re.match(QUANTITY_PATTERN, written) is None

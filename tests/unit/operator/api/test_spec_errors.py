@@ -1,4 +1,4 @@
-"""Errors in a MirrorFlow are plain sentences without regular expressions and messages of libraries."""
+"""Errors in a MirrorFlow are plain sentences without regular expressions or messages of libraries."""
 
 import re
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ def test_a_wrong_value_is_described_in_plain_english(lines: str, expected: str) 
 
 
 def test_an_error_for_an_enum_lists_its_values_once() -> None:
-    """The description of the field would repeat them."""
+    """The description of the field would repeat the values."""
     assert _errors("  isolationLevel: Committed") == [
         "spec.isolationLevel: it should be 'ReadUncommitted' or 'ReadCommitted'."
     ]
@@ -118,7 +118,7 @@ def test_a_required_field_with_a_null_value_is_missing() -> None:
 
 
 def test_null_values_in_objects_of_kubernetes_are_kept() -> None:
-    """The CRD does not define their fields, so the API server removes nothing."""
+    """The CRD does not define their fields, so the API server does not remove null values there."""
     flow = load_flow(f"{SMALLEST}  connectors: {{source: {{template: {{affinity: {{nodeAffinity: }}}}}}}}\n")
 
     assert flow.spec.connectors.source.template.affinity == {"nodeAffinity": None}

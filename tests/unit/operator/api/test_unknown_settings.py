@@ -1,4 +1,4 @@
-"""A flow with an unknown key in `config` is invalid; each key of MirrorMaker 2 is known."""
+"""A flow with an unknown key in `config` is invalid. Each key of MirrorMaker 2 is known."""
 
 import pytest
 
@@ -11,7 +11,7 @@ UNKNOWN = "neither MirrorMaker 2 nor MirrorFlow has this setting"
 
 
 def _errors(*, connector: dict[str, str] | None = None, source: dict[str, str] | None = None) -> list[str]:
-    """The errors of a flow with these entries in `config`."""
+    """Returns the errors of a flow with these entries in `config`."""
     document = {
         "apiVersion": "mirrorflow.io/v1alpha1",
         "kind": "MirrorFlow",
@@ -77,7 +77,7 @@ def test_a_transform_that_is_not_built_in_is_refused_with_one_error_for_its_clas
     ),
 )
 def test_each_setting_of_mirrormaker_is_known(name: str) -> None:
-    """It may be refused because a field sets it, or because of its value."""
+    """A known setting may be refused because a field sets it, or because of its value."""
     unknown = [error for error in _errors(connector={name: "1"}) if UNKNOWN in error]
 
     assert field_of(name) is not None or not unknown

@@ -30,7 +30,10 @@ def uids(cache: ClusterCache) -> set[str]:
 
 
 def test_a_late_response_to_a_write_does_not_restore_a_deleted_object():
-    """A pass may write an object of a flow while it is deleted. Later writes to a cached object would be conflicts."""
+    """A pass may write an object while its flow is deleted.
+
+    Later writes that rely on the restored object would conflict.
+    """
     cache = ClusterCache()
 
     cache.handle_event(CONFIG_MAP, "DELETED", config_map(uid="a", version=8))
@@ -51,7 +54,7 @@ def test_a_new_object_with_the_name_of_a_deleted_one_is_cached():
 
 
 def test_a_flow_that_matches_the_selector_again_is_cached_again():
-    """If a MirrorFlow loses the selected label, the API server reports it as deleted, and its uid stays the same."""
+    """When a MirrorFlow loses the selected label, the API server reports it as deleted, although it keeps its uid."""
     cache = ClusterCache()
 
     def labelled(version: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Requests of the operator while its credentials are missing, refused, replaced or slow."""
+"""The operator handles missing, refused, replaced and slow credentials."""
 
 import asyncio
 import ssl

@@ -35,5 +35,5 @@ def test_a_different_crd_is_replaced_unless_it_is_newer(release: str, own: str, 
 
 
 def test_a_missing_crd_is_created() -> None:
-    """Helm adds no CRD at an upgrade."""
+    """Helm does not install new CRDs on an upgrade."""
     assert all(is_due(None, annotated_definition("0.2.0", known)) for known in RESOURCE_TYPES)

@@ -17,7 +17,7 @@ def _body(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_pinned_version_is_read_from_a_status_of_a_different_release() -> None:
-    """Without it the operator would use its default and roll all connectors of the flow."""
+    """Otherwise the operator would use its default version and roll all connectors of the flow."""
     condition = {
         "type": "Ready",
         "status": "True",
@@ -45,7 +45,7 @@ def test_the_pinned_version_is_read_from_a_status_of_a_different_release() -> No
 
 
 def test_fields_of_a_newer_crd_are_ignored_and_reported() -> None:
-    """The CRD stays when an operator is rolled back, and adds the defaults of its fields to all flows."""
+    """After a rollback of the operator, the newer CRD stays and adds the defaults of its fields to all flows."""
     body = _body({})
     known = cached_flow(body).resource
     body["spec"] |= {"newer": "as ever", "topics": {**body["spec"].get("topics", {}), "later": {"a": 1}}}
@@ -74,7 +74,7 @@ def test_a_wrong_value_is_an_error_despite_a_field_of_a_newer_crd() -> None:
 
 
 def test_the_waiting_reason_of_a_pod_is_that_of_its_failing_init_container() -> None:
-    """The other containers only have PodInitializing while an init container fails."""
+    """While an init container fails, the other containers only have the reason PodInitializing."""
     own = {"name": "replicator", "state": {"waiting": {"reason": "PodInitializing"}}}
     failing = {
         "name": "fetch",

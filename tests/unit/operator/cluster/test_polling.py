@@ -135,7 +135,7 @@ def test_a_pod_that_accepts_a_connection_and_never_responds_is_unreachable(monke
 
 
 class _EndlessPod:
-    """A pod that answers each request with *start*, and then with *parts*, which may never end."""
+    """A pod that responds to each request with *start*, and then with *parts*, which may never end."""
 
     def __init__(self, start: bytes, parts: Iterable[bytes], *, pause_s: float) -> None:
         self._start, self._parts, self._pause_s = start, parts, pause_s
@@ -195,10 +195,10 @@ CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
     ],
 )
 @pytest.mark.parametrize("asked", ["progress", "source ends", "switchover"])
-def test_a_pod_that_never_completes_its_response_is_left_in_time_and_with_few_bytes(
+def test_a_poll_of_a_pod_that_never_completes_its_response_ends_in_time_with_few_bytes(
     monkeypatch: pytest.MonkeyPatch, asked: str, start: bytes, part: bytes, pause_s: float
 ):
-    """It may send anything, and as fast as it can: the operator has no result, and the next pod is asked."""
+    """The pod may send anything at any speed. The operator has no reading, and polls the next pod."""
     monkeypatch.setattr(progress_client, "RESPONSE_MAX_S", 0.3)
 
     async def ask(port: int) -> object:
@@ -219,12 +219,12 @@ def test_a_pod_that_never_completes_its_response_is_left_in_time_and_with_few_by
 
     sent_bytes = asyncio.run(scenario())
     if start == BODY:
-        # A socket takes some megabytes before it holds the sender.
+        # A socket buffers some megabytes before it blocks the sender.
         assert sent_bytes < PARTITIONS_MAX_BYTES + 32 * 1024 * 1024
 
 
 def test_a_certificate_must_contain_the_expected_name(tmp_path: Path):
-    """A different pod may have received the address meanwhile."""
+    """Another pod may have received the address in the meantime."""
     authority = Authority(tmp_path)
     identity = authority.server("pod", "right.example")
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -248,7 +248,7 @@ def test_a_certificate_must_contain_the_expected_name(tmp_path: Path):
 
 
 class _Polling:
-    """A running poller with short intervals, and its stubs. `queued` has the flows whose readings changed."""
+    """A running poller with short intervals, and its stubs. `queued` has the flows whose readings have changed."""
 
     def __init__(self, *, interval_s: float = 0.05, in_flight_max: int = 4) -> None:
         self.queued: list[Key] = []
@@ -314,7 +314,7 @@ def test_a_removed_pod_is_not_polled():
             assert polling.poller.reading(OTHER) is None
             polls_of_host, polls_of_other = polling.stubs.requests[HOST], polling.stubs.requests[OTHER]
             await _until(lambda: polling.stubs.requests[HOST] >= polls_of_host + 5)
-            assert polling.stubs.requests[OTHER] <= polls_of_other + 1  # one may have been in flight
+            assert polling.stubs.requests[OTHER] <= polls_of_other + 1  # one poll may have been in flight
 
             polling.poller.remove(FLOW)
             assert len(polling.poller) == 0
@@ -323,7 +323,7 @@ def test_a_removed_pod_is_not_polled():
 
 
 def test_a_pod_that_never_responds_is_polled_forever(monkeypatch: pytest.MonkeyPatch):
-    """The interval stays bounded: an unbounded power of 2 would overflow after 1,024 polls."""
+    """The interval has a maximum, because an unbounded power of 2 would overflow after 1,024 polls."""
 
     async def unreachable(*_: object, now_s: float) -> Reading:
         return Reading(read_at_s=now_s, failure=PollFailure.UNREACHABLE)
@@ -355,7 +355,7 @@ def test_a_pod_that_becomes_ready_is_polled_soon():
 
 
 def test_a_starting_pod_is_polled_more_often():
-    """The flow is then Ready within seconds instead of an interval."""
+    """The flow is therefore Ready within seconds instead of after an interval."""
 
     async def scenario() -> None:
         async with _Polling(interval_s=3.0) as polling:

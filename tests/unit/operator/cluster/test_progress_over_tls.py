@@ -39,7 +39,7 @@ SPEC: dict[str, Any] = {"internalRest": {"tls": {"secretName": SECRET}}}
 
 @pytest.fixture
 def layout(tmp_path: Path) -> SecretLayout:
-    """A folder with the Secret, as the kubelet mounts it."""
+    """Returns a folder with the Secret, as the kubelet mounts it."""
     folder = tmp_path / "secrets" / SECRET
     folder.mkdir(parents=True)
     own = signed(HOST, names=(HOST,))
@@ -62,7 +62,7 @@ def _planned(layout: SecretLayout, kind: str, *, verifies: bool = True, **spec: 
 
 
 def _readings(planned: Object, *parameters: TlsParameters) -> list[Reading]:
-    """Starts a server with the planned properties; returns the operator's reading with each of *parameters*."""
+    """Starts a server with the planned properties, and returns the operator's reading with each of *parameters*."""
     data = planned["data"]
     is_shared = "dedicated.mode.enable.internal.rest" in data["worker.properties"]
     load = load_distributed if is_shared else load_standalone
@@ -125,7 +125,7 @@ def test_a_tls_pod_is_annotated_and_probed_over_tls(layout: SecretLayout) -> Non
 
 
 def test_without_a_ca_pods_serve_plain_http(layout: SecretLayout) -> None:
-    """The operator could not verify a certificate."""
+    """Without a CA, the operator could not verify a certificate."""
     worker = parse_properties(_planned(layout, "ConfigMap", verifies=False)["data"]["worker.properties"])
     template = _planned(layout, "Deployment", verifies=False)["spec"]["template"]
 

@@ -12,7 +12,10 @@ from tests.harness.kafka.processes import wait_until
 
 
 def test_watches_are_not_alive_if_kopf_ends(monkeypatch: pytest.MonkeyPatch):
-    """kopf ends if the API server does not respond to its first requests. Its thread still waits for the stop flag."""
+    """kopf ends if the API server does not respond to its first requests.
+
+    Its thread then still waits for the stop flag.
+    """
 
     async def failing_kopf(*, stop_flag: threading.Event, **_: object) -> None:
         asyncio.get_running_loop().run_in_executor(None, stop_flag.wait)

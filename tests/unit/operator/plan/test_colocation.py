@@ -1,4 +1,4 @@
-"""Connectors that share a pod: their plan, their move between pods, and the status of each."""
+"""Connectors that share a pod are planned together, move between pods, and have separate statuses."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -143,7 +143,10 @@ def test_a_seed_keeps_the_other_connectors_of_a_shared_pod_running():
 
 
 def test_distributed_pods_run_only_their_own_connector():
-    """Before connectors share a pod, its mode changes: each distributed node runs all connectors of the config topic."""
+    """A distributed node runs all connectors in the config topic.
+
+    The mode therefore changes before connectors share a pod.
+    """
     shared = {SOURCE: Shape(is_shared=True, replicas=1)}
 
     assert _connectors_of_pods(_objects(_flow(["source", *BOTH]), shapes=shared)) == {"source": ("source",)}
@@ -154,13 +157,13 @@ def _live(kind: ConnectorKind, *names: str, **changes: Any) -> ObservedDeploymen
 
 
 class _SimulatedDeployments:
-    """Deployments that the operator's passes write and that roll one step at a time."""
+    """Deployments that the operator's passes write, and whose rollouts advance one step at a time."""
 
     def __init__(self) -> None:
         self.live: dict[str, ObservedDeployment] = {}
 
     def reconcile(self, flow: MirrorFlow, wanted: Pods) -> None:
-        """Applies a pass: writes all Deployments except the postponed ones."""
+        """Applies a pass, which writes all Deployments except the postponed ones."""
         postponed = postponed_connectors(flow, wanted, self.live)
         for kind in ALL:
             name = kind.value
@@ -193,7 +196,7 @@ def _is_rolled(live: ObservedDeployment) -> bool:
 def test_each_connector_keeps_a_ready_pod_while_connectors_move(
     lists: list[tuple[ConnectorKind, ...]], data: st.DataObject
 ):
-    """The list changes in any way, and pods become ready in any order. In the end all Deployments are as planned."""
+    """The list changes in any way, and pods become ready in any order. Finally, all Deployments are as planned."""
     cluster = _SimulatedDeployments()
     ready: dict[str, tuple[str, ...]] = {}  # connectors that the ready pods of a Deployment run
     for number, listed in enumerate(lists):
@@ -268,7 +271,7 @@ def _phases(status: Status) -> dict[str, tuple[Phase, int]]:
 
 
 def test_each_connector_of_a_shared_pod_has_its_own_phase():
-    """A pod may be not ready because heartbeats cannot start. Checkpoints are then still running."""
+    """A pod may not be ready because heartbeats cannot start. Checkpoints are then still running."""
     lost = SideSummary(reach=SideReachability.UNREACHABLE, reason="Unreachable", since_s=300.0)
 
     healthy = _phases(settled(_shared(ready=True)))

@@ -1,6 +1,6 @@
 """The Kubernetes objects of the connectors of each valid example.
 
-The golden files are `golden/smallest.objects.yaml`, and for each other example the difference from it
+`golden/smallest.objects.yaml` is complete. The other golden files contain the differences from it
 (`tests.harness.goldens`).
 """
 
@@ -51,7 +51,7 @@ def _deployments(planned: list[Object]) -> Mapping[str, Object]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_objects_are_those_of_the_golden_file(name: str) -> None:
-    """The ConfigMaps contain each planned property. A comment contains each note of the plan."""
+    """The ConfigMaps contain each planned property, and a comment for each note of the plan."""
     flow = _example(name)
     planned = plan(flow, POD_LAYOUT)
     created = objects(flow, planned, image=IMAGE)
@@ -121,7 +121,7 @@ def test_a_changed_setting_rolls_only_its_connector() -> None:
 
 
 def test_a_pause_changes_only_config_maps() -> None:
-    """Pods follow their mounted files, with one pod and with several."""
+    """Pods read changes of their mounted files. This holds for one pod and for several."""
     for count in (1, 2):
         running, paused = (_scaled(count, state=state) for state in ("Running", "Paused"))
         assert {kind for kind, _ in _differing(running, paused)} == {"ConfigMap"}
@@ -132,12 +132,12 @@ def _scaled(replicas: int, **spec: Any) -> list[Object]:
 
 
 def _differing(before: list[Object], after: list[Object]) -> set[tuple[str, str]]:
-    """Kind and name of the objects that differ or are in only one of the lists."""
+    """Returns the kind and name of the objects that differ or are in only one of the lists."""
     old, new = ({(x["kind"], x["metadata"]["name"]): x for x in planned} for planned in (before, after))
     return {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
 
 
-def test_scaling_between_two_and_more_pods_rolls_none() -> None:
+def test_scaling_between_two_and_more_pods_replaces_no_pod() -> None:
     """Neither the template nor the properties contain the number of pods."""
     before, after = _scaled(2), _scaled(3)
 
@@ -160,7 +160,7 @@ def test_a_second_pod_changes_to_distributed_mode_and_adds_its_objects() -> None
 
 
 def test_a_stopped_flow_with_several_pods_stays_in_distributed_mode() -> None:
-    """Resuming it then needs no rollout."""
+    """A rollout is then not needed to resume it."""
     assert {("Deployment", "east-to-west-source")} >= {
         (kind, name)
         for kind, name in _differing(_scaled(2), _scaled(2, state="Stopped"))
@@ -169,7 +169,7 @@ def test_a_stopped_flow_with_several_pods_stays_in_distributed_mode() -> None:
 
 
 def test_connectors_have_separate_groups_and_topics() -> None:
-    """A node runs all connectors in its config topic, so connectors cannot share it."""
+    """A node runs all connectors in its config topic, so that connectors cannot share the topic."""
     files = [
         item["data"]["worker.properties"] for item in _objects(_example("several-pods")) if "data" in item
     ]

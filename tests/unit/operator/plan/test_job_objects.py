@@ -59,7 +59,7 @@ def _job(name: str = "everything", **changes: Any) -> Object:
 
 
 def _templates(planned: list[Object]) -> list[tuple[Object, Object]]:
-    """The pod templates of driver and executors of each Job and CronJob."""
+    """Returns the pod templates of driver and executors of each Job and CronJob."""
     data = {
         config_map["metadata"]["name"]: config_map["data"] for config_map in _of_kind(planned, "ConfigMap")
     }
@@ -115,7 +115,10 @@ def test_pods_meet_the_restricted_pod_security_standard_and_only_drivers_have_a_
 
 @pytest.mark.parametrize("name", NAMES)
 def test_driver_and_executors_mount_the_same_secrets_as_the_connector(name: str) -> None:
-    """The mount paths are the same, but jobs have no Secrets of registries. No variable contains a secret."""
+    """The mount paths are the same, but jobs have no Secrets of registries.
+
+    No environment variable contains a secret.
+    """
     flow = _example(name)
     flow = flow.model_copy(update={"spec": flow.spec.model_copy(update={"schemas": None})})
     connector = objects(flow, plan(flow, POD_LAYOUT), image="x:1")
@@ -177,7 +180,7 @@ def _properties(planned: list[Object], name: str) -> dict[str, str]:
 
 
 def test_the_spec_of_an_archive_sets_the_settings_of_its_jobs() -> None:
-    """The groups are those of which the flow translates the offsets, and a restore has the pods of the archive."""
+    """The groups are those whose offsets the flow translates. A restore has the same pods as an archive."""
     planned = _jobs("archived-and-restored")
     export, restore = (_properties(planned, f"east-to-west-{kind}") for kind in ("archive", "restore-"))
     [cron_job], [job] = _of_kind(planned, "CronJob"), _of_kind(planned, "Job")
@@ -200,11 +203,13 @@ def test_the_spec_of_an_archive_sets_the_settings_of_its_jobs() -> None:
     assert ("Forbid", False, False) == (
         cron_job["spec"]["concurrencyPolicy"],
         cron_job["spec"]["suspend"],
-        job["spec"]["suspend"],  # a paused flow is restored, and its connector does not copy the rest
+        job["spec"][
+            "suspend"
+        ],  # a paused flow can be restored, and its connector does not copy later records
     )
 
 
-def test_an_archive_that_follows_the_source_is_one_job() -> None:
+def test_an_archive_that_follows_the_source_is_a_single_job() -> None:
     planned = _jobs("archived-continuously")
     properties = _properties(planned, "east-to-west-archive-")
 
@@ -250,7 +255,10 @@ def test_users_cannot_set_spark_properties_that_the_operator_sets() -> None:
 
 
 def test_kueue_decides_when_a_job_in_its_queue_starts() -> None:
-    """The operator then sets no suspension, which Kueue would undo: a stopped flow has no such Job."""
+    """The operator then sets no suspension, because Kueue would undo it.
+
+    A stopped flow therefore has no Job in a queue.
+    """
     planned = _jobs("archived-continuously")
     queued = _of_kind(planned, "Job")
 
@@ -309,7 +317,7 @@ def test_an_export_delays_no_other_job_and_a_restore_waits_for_a_seed() -> None:
 
 
 def test_only_the_driver_mounts_the_volume_for_results() -> None:
-    """Results are in a folder of the flow, which a group can write. Each scheduled time is a separate run."""
+    """Results are written to a folder of the flow that the group can write. Each scheduled time is a separate run."""
     planned = _jobs("seeded-and-verified", Runs(verify=True))
     config = next(
         item for item in _of_kind(planned, "ConfigMap") if item["metadata"]["name"].endswith("-verify")
@@ -391,7 +399,7 @@ def test_no_scheduled_verification_begins_while_the_target_is_filled_or_verified
 
 
 def test_a_verification_runs_while_the_flow_is_paused_but_not_during_a_seed() -> None:
-    """Before a cutover a flow is paused and verified. During a seed the target differs."""
+    """Users pause and verify a flow before a cutover. During a seed, the target differs."""
     runs = Runs(verify=True)
     paused, stopped = (_jobs("everything", runs, state=state) for state in ("Paused", "Stopped"))
     seeding = _jobs("everything", Runs(seed=True))
@@ -403,8 +411,8 @@ def test_a_verification_runs_while_the_flow_is_paused_but_not_during_a_seed() ->
     assert _of_kind(seeding, "CronJob")[0]["spec"]["concurrencyPolicy"] == "Forbid"
 
 
-def test_a_driver_is_not_retried_if_a_retry_would_end_with_the_same_exit_status() -> None:
-    """A driver terminated by a node drain or a pause does not count as failed."""
+def test_a_driver_is_not_retried_if_it_would_end_with_the_same_exit_status() -> None:
+    """The end of a driver by a node drain or a pause does not count as a failure."""
     for name in ("EXIT_DIFFERENT", "EXIT_USAGE", "EXIT_STOPPED", "EXIT_FAILED", "EXIT_NOTHING_SELECTED"):
         assert getattr(plan_of_jobs, name) == getattr(errors, name)
     seed = _job()
@@ -439,7 +447,7 @@ def test_only_pods_of_a_job_may_connect_to_its_spark_ports() -> None:
 
 
 def test_a_source_connector_replaced_by_a_seed_has_no_pods_and_keeps_its_template() -> None:
-    """Its pods are the same after the seed."""
+    """The template is unchanged, so that its pods are the same after the seed."""
     flow = _example("everything")
     planned = objects(flow, plan(flow, POD_LAYOUT), image="x:1")
     held = without_source_pods(planned, flow)

@@ -122,7 +122,7 @@ def test_fields_of_the_spec_reach_the_settings_of_the_replicator() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_operator_and_the_planned_connector_select_the_same_topics(name: str) -> None:
-    """The operator finds conflicts between flows by topic names."""
+    """The operator detects conflicts between flows by topic names."""
     source = _plan(name).connectors[0]
     worker = load_standalone(
         format_properties(source.worker_properties), [format_properties(source.connector_properties)]
@@ -133,7 +133,7 @@ def test_the_operator_and_the_planned_connector_select_the_same_topics(name: str
     assert topic_selection_of(load_flow((EXAMPLES / f"{name}.yaml").read_text())) == make_selection(settings)
 
 
-# A login by the identity of the pod, or by an assertion, needs no secret.
+# A login with the identity of the pod, or with an assertion, needs no secret.
 _WITHOUT_SECRET = re.compile(r'OAuthBearerLoginModule required( (aws\w+|clientId)="[^"]*")*;$')
 
 

@@ -1,4 +1,4 @@
-"""Defaults of a connector's pod. An upgrade of the operator does not replace pods to add them."""
+"""A connector's pod has defaults. An upgrade of the operator does not replace pods to add them."""
 
 import copy
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def resources(**spec: Any) -> Any:
 
 
 def test_a_pod_has_default_requests() -> None:
-    """A node under pressure evicts pods without requests first."""
+    """Under pressure, a node first evicts pods without requests."""
     assert resources() == {"requests": {"cpu": "100m", "memory": "96Mi"}}
 
 
@@ -61,7 +61,7 @@ def test_the_cluster_autoscaler_may_evict_a_pod_by_default() -> None:
 
 
 def test_pods_of_one_connector_are_spread_over_nodes() -> None:
-    """The template does not contain the number of pods, so scaling replaces no pod."""
+    """The template does not contain the number of pods, so that scaling replaces no pod."""
     (spread,) = template(replicas=2)["spec"]["topologySpreadConstraints"]
 
     assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == (
@@ -83,7 +83,7 @@ def test_a_spread_in_the_spec_replaces_the_default() -> None:
     ("kind", "written"), [("source", "4c3db4cfb4adddb7"), ("checkpoint", "63ac6bfd755c911a")]
 )
 def test_the_hash_of_properties_is_that_of_an_earlier_release(kind: str, written: str) -> None:
-    """An earlier operator wrote these hashes for this example. Properties added since then replace no pod."""
+    """The hashes for this example were written by an earlier operator. Properties added since then replace no pod."""
     flow = load_flow((EXAMPLES / "valid" / "several-pods.yaml").read_text())
     planned_objects = objects(flow, plan(flow, POD_LAYOUT), image="replicator:1", has_defaults=False)
     name = f"{flow.metadata.name}-{kind}"
@@ -95,7 +95,7 @@ def test_the_hash_of_properties_is_that_of_an_earlier_release(kind: str, written
 
 
 def applied(live: Object | None, **source: Any) -> Object:
-    """The Deployment of the source connector that is applied if *live* exists."""
+    """Returns the Deployment of the source connector that is applied if *live* exists."""
     running = {} if live is None else {NAME: live}
     return deployment(with_kept_pods(planned(**source), planned(has_defaults=False, **source), running))
 

@@ -1,4 +1,4 @@
-"""The reasons for replacing a connector's pods; they contain names of settings, never values."""
+"""The reasons for replacing a connector's pods contain names of settings, but never values."""
 
 import copy
 from typing import Any
@@ -28,7 +28,7 @@ def _changed(**changes: Any) -> dict[str, Any]:
     return changed
 
 
-def test_an_unchanged_deployment_has_no_reason_to_roll():
+def test_an_unchanged_deployment_has_no_rollout_reason():
     assert reasons_to_roll(DEPLOYMENT, DEPLOYMENT, FILES, FILES) == ()
 
 

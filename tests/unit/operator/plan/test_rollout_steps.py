@@ -1,4 +1,4 @@
-"""Rollout steps: a connector changes its mode while it has one pod, and reaches every spec."""
+"""A rollout changes the mode of a connector while it has one pod, and finally reaches any spec."""
 
 from typing import Any
 
@@ -18,7 +18,10 @@ STEPS_MAX = 4  # scale to one pod, change the mode, scale up, and a pass without
 
 @given(_shapes, _shapes)
 def test_the_spec_is_reached_and_the_mode_changes_with_one_pod(begin: Shape, wanted: Shape):
-    """The template and the number of pods never change together: a Deployment would add pods of the old template."""
+    """The template and the number of pods never change together.
+
+    Otherwise a Deployment would add pods with the old template.
+    """
     current = begin
     for _ in range(STEPS_MAX):
         for is_rolling in (True, False):

@@ -1,4 +1,4 @@
-"""Host aliases, user ids, volumes and containers of the pod template are part of each pod of a flow."""
+"""Each pod of a flow has the host aliases, user ids, volumes and containers of the pod template."""
 
 import json
 from typing import Any
@@ -101,7 +101,7 @@ DNS: dict[str, Any] = {
 
 
 def pods_of_all_kinds(template: dict[str, Any]) -> list[Any]:
-    """The pod specs of a connector, a driver and an executor."""
+    """Returns the pod specs of a connector, a driver and an executor."""
     flow = mirror_flow(seed={"runId": "1", "template": template})
     planned = job_objects(flow, Runs(seed=True), defaults=SparkDefaults(image="seed:1"))
     driver = next(item for item in planned if item["kind"] == "Job")["spec"]["template"]["spec"]
@@ -138,7 +138,7 @@ def test_each_pod_has_the_environment_variables_with_references() -> None:
 
 
 def test_each_pod_has_the_init_containers_and_sidecars() -> None:
-    """They meet the restricted Pod Security Standard. They write an emptyDir that the main container reads."""
+    """They meet the restricted Pod Security Standard. They write to an emptyDir that the main container reads."""
     for pod in pods_of_all_kinds(CONTAINERS):
         fetch, renew = pod["initContainers"]
         mounts = {mount["name"]: mount for mount in pod["containers"][0]["volumeMounts"]}
@@ -195,7 +195,7 @@ def test_a_change_of_volumes_or_variables_replaces_pods(template: dict[str, Any]
 
 
 def test_an_empty_template_adds_nothing_to_a_pod() -> None:
-    """A changed pod template would replace pods when the operator is upgraded."""
+    """A different pod template would replace pods when the operator is upgraded."""
     pod = deployment({})["spec"]["template"]["spec"]
 
     assert "hostAliases" not in pod

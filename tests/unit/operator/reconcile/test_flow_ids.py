@@ -1,4 +1,7 @@
-"""The id of a flow, which claims its source alias on the target, is pinned and includes the Kubernetes cluster."""
+"""The id of a flow claims its source alias on the target.
+
+It is pinned and includes the id of the Kubernetes cluster.
+"""
 
 import pytest
 
@@ -12,7 +15,7 @@ from tests.unit.operator.reconcile.test_passes import KEY, FlowSimulation
 
 
 def properties(simulation: FlowSimulation, kind: str = "source") -> dict[str, str]:
-    """The connector's properties in the ConfigMap that the operator has written."""
+    """Returns the connector's properties from the ConfigMap that the operator has written."""
     data = simulation.api.get(CONFIG_MAP, f"{KEY[1]}-{kind}")["data"]
     return dict(parse_properties(data["connector.properties"]))
 
@@ -22,7 +25,7 @@ def run(simulation: FlowSimulation, kubernetes_id: str | None) -> None:
     simulation.run()
 
 
-def test_one_manifest_in_two_kubernetes_clusters_gives_two_flow_ids() -> None:
+def test_the_same_manifest_in_two_kubernetes_clusters_has_two_flow_ids() -> None:
     flow_ids = []
     for cluster in ("uid-1", "uid-2"):
         simulation = FlowSimulation()
@@ -67,7 +70,7 @@ def overwrite_status(
 
 
 def test_a_flow_of_an_earlier_release_has_its_name_as_id() -> None:
-    """The files of its pods contain the id, so a new id would replace its pods on an upgrade."""
+    """The files of its pods contain the id. A new id would replace its pods on an upgrade."""
     simulation = FlowSimulation()
     simulation.write()
     run(simulation, "uid-1")
@@ -100,7 +103,10 @@ def test_pinned_id_and_version_are_kept_if_the_status_is_lost(status: dict[str, 
 
 
 def test_a_flow_id_is_restored_after_an_older_operator_removed_it() -> None:
-    """An older operator has no flow ids. It removes the id from the status and writes the flow's name into the files."""
+    """An older operator does not know flow ids.
+
+    It removes the id from the status and writes the flow's name into the files.
+    """
     simulation = FlowSimulation()
     simulation.write()
     run(simulation, "uid-1")
@@ -117,7 +123,7 @@ def test_a_flow_id_is_restored_after_an_older_operator_removed_it() -> None:
     "status", [{}, {"seed": {"runId": "0", "phase": "Failed"}}], ids=["wiped", "foreign"]
 )
 def test_an_ended_seed_does_not_run_again_if_its_status_is_lost(status: dict[str, object]) -> None:
-    """This holds although its Job was deleted as well."""
+    """This holds even if its Job was deleted as well."""
     simulation = FlowSimulation()
     simulation.write(seed={"runId": "1"}, verify={"runId": "1"})
     for _ in range(2):

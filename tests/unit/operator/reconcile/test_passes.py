@@ -1,4 +1,4 @@
-"""The objects, Events and status that each pass over a flow writes, with an API server that is a dict.
+"""The objects, Events and status that each pass over a flow writes. The API server is a dict.
 
 The golden files are `golden/<scenario>.passes.txt` (`tests.harness.goldens`).
 """
@@ -120,7 +120,10 @@ class FlowSimulation:
         self.start("1.1.0", "1.0.0")
 
     def start(self, *versions: str) -> None:
-        """Starts a new operator process without memory, which offers these versions of the replicator."""
+        """Starts a new operator process without memory.
+
+        It offers these versions of the replicator.
+        """
         metrics, client = Metrics(), self.api
         events = EventPublisher(client=client, metrics=metrics, instance="test")  # type: ignore[arg-type]
         self.reconciler = Reconciler(

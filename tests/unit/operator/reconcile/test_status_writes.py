@@ -1,4 +1,4 @@
-"""Changes of figures in a status are held back, so that several are written together."""
+"""Changed figures in a status are written after a delay, so that several changes are written together."""
 
 from typing import Any
 
@@ -25,12 +25,12 @@ def _status(*, lag: Lag = Lag.NONE, **source: Any) -> Status:
     ],
     ids=["same", "lag", "count", "count-and-lag", "phase"],
 )
-def test_changes_of_figures_are_held_back(new: Status, expected_s: float | None):
+def test_changes_of_figures_are_delayed(new: Status, expected_s: float | None):
     """The last write was two seconds before. The caller assesses again after the returned time."""
     assert expected_s == held_s(_status(), new, last_write_s=NOW_S - 2, now_s=NOW_S)
 
 
 @pytest.mark.parametrize("last_write_s", [None, NOW_S - FIGURES_EVERY_S, NOW_S + 5])
 def test_a_status_is_written_without_a_recent_write(last_write_s: float | None):
-    """The process has written nothing, the time is over, or the clock was set back."""
+    """The process has written nothing, the delay is over, or the clock was set back."""
     assert held_s(_status(), _status(lag=Lag.MORE), last_write_s=last_write_s, now_s=NOW_S) == 0

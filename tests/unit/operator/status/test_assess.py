@@ -1,6 +1,6 @@
-"""Each observation gives a status that the CRD accepts, and conditions that settle.
+"""Each observation yields a status that the CRD accepts, with conditions that settle.
 
-Observations are drawn at random; `test_statuses` tests the meaning of single situations.
+Observations are drawn at random. `test_statuses` tests the meaning of single situations.
 """
 
 import re
@@ -198,7 +198,7 @@ def _observations(draw: st.DrawFn) -> Observation:
 
 
 def _checked(before: Status, assessment: Assessment, now_s: float) -> Status:
-    """Checks what must hold for every status; returns the status."""
+    """Checks what must hold for every status, and returns the status."""
     status = assessment.status
     # Pydantic checks the bounds and patterns of the CRD, which is generated from the same types.
     assert status == parse_status(status_document(status)) == Status.model_validate(status_document(status))
@@ -228,7 +228,7 @@ def _checked(before: Status, assessment: Assessment, now_s: float) -> Status:
 def test_each_observation_gives_a_status_that_the_crd_accepts(
     steps: list[tuple[Observation, float]],
 ) -> None:
-    """The observations follow each other, also with a clock that is set back. Without a change the status settles."""
+    """The observations follow each other, and the clock may be set back. Without a change, the status settles."""
     status, memory, before = Status(), AssessmentMemory(), steps[0][0]
     for observation, after_s in steps:
         current = advanced(observation, before, status, memory, after_s=after_s)
@@ -257,7 +257,7 @@ UNREACHABLE = observed({"reading": Reading(read_at_s=NOW_S, failure=PollFailure.
 
 
 class _AssessedFlow:
-    """A flow that is assessed repeatedly; records each change of Ready with its time."""
+    """A flow that is assessed repeatedly. It records each change of Ready with its time."""
 
     def __init__(self) -> None:
         self.status, self.memory, self.last = Status(), AssessmentMemory(), HEALTHY
@@ -286,7 +286,7 @@ class _AssessedFlow:
 def test_ready_never_changes_twice_within_a_minute(
     steps: list[tuple[Observation, float]], restarts: set[int]
 ) -> None:
-    """Findings change quickly and the operator restarts. Only a change from Unknown may come sooner."""
+    """Findings change quickly, and the operator restarts. Only a change from Unknown may be sooner."""
     flow = _AssessedFlow()
     flow.assess(HEALTHY, 0)
     for number, (observation, after_s) in enumerate(steps):
@@ -387,7 +387,10 @@ def test_changes_by_a_user_show_immediately(state: str, reason: str) -> None:
 
 
 def _changed(generation: int, *new: Reading | None) -> Observation:
-    """The spec has changed. The source connector's pod is being replaced, or was replaced by one with the reading *new*."""
+    """Returns the observation after a change of the spec.
+
+    The source connector's pod is being replaced, or was replaced by one with the reading *new*.
+    """
     rolls = deployment(
         generation=generation, observed_generation=generation, replicas=1 if new else 2, conditions=()
     )
@@ -419,7 +422,10 @@ NO_LOGIN = reading(
     ("bad", "reason"), [(NO_TOPIC, "NothingMatches"), (NO_LOGIN, "SourceUnreachable")], ids=["topic", "login"]
 )
 def test_ready_follows_the_pods_of_a_new_spec_immediately(bad: Reading, reason: str) -> None:
-    """Until they report, Ready keeps its generation and Reconciling is True. The same holds when the spec is reverted."""
+    """Until the pods report, Ready keeps its generation and Reconciling is True.
+
+    The same holds when the spec is reverted.
+    """
     flow = _AssessedFlow()
     flow.assess(HEALTHY, 0)
     for generation, reports, status in ((2, bad, "False"), (3, reading(), "True")):
@@ -477,7 +483,7 @@ def test_a_flow_with_an_unreachable_cluster_has_no_lag() -> None:
 
 
 def test_a_cluster_that_was_never_reached_is_not_reported_as_reachable() -> None:
-    """Its first attempts have failed, but only for a short time."""
+    """The first attempts have failed, but only for a short time."""
     trying = SideSummary(reach=SideReachability.UNREACHABLE, reason="Unreachable", since_s=3.0)
     first = connector(pods=(pod(reading=reading(source=trying)),))
     status = assess(observed(connectors=(first,))).status
@@ -514,7 +520,7 @@ def test_a_replaced_cluster_is_accepted_after_the_spec_is_changed() -> None:
 
 
 def test_assess_returns_when_to_assess_again() -> None:
-    """Otherwise no event would trigger the next assessment."""
+    """Otherwise no event would cause the next assessment."""
     flow = _AssessedFlow()
     flow.assess(HEALTHY, 0)
     observation = advanced(STUCK, flow.last, flow.status, flow.memory, after_s=1)
@@ -534,7 +540,7 @@ def test_the_settle_time_is_a_setting() -> None:
 
 
 def test_the_first_status_has_the_generation_and_ready_unknown() -> None:
-    """kstatus reads a resource without a generation and conditions as finished."""
+    """kstatus treats a resource without a generation and conditions as reconciled."""
     new = deployment(observed_generation=0, replicas=0, updated=0, ready=0, conditions=())
     observation = observed(connectors=(connector(deployment=new, pods=()),), resource=resource(generation=7))
     status = assess(observation).status
@@ -554,7 +560,7 @@ def test_a_new_spec_clears_the_cluster_ids_until_pods_report_them() -> None:
 
 
 def test_figures_are_written_once_a_minute_and_other_changes_immediately() -> None:
-    """With traffic the lag changes all the time."""
+    """With traffic, the lag changes continuously."""
     old = settled(HEALTHY)
     busy = old.model_copy(update={"lag": Lag.UNDER_A_MINUTE})
     worse = settled(STUCK)
@@ -586,7 +592,7 @@ def test_traffic_causes_at_most_one_write_a_minute() -> None:
 
 
 def test_a_status_of_a_different_release_is_read_field_by_field() -> None:
-    """An unknown field must not lose the pinned version."""
+    """An unknown field must not cause the loss of the pinned version."""
     status = parse_status(
         {
             "version": "1.0.0",
@@ -603,7 +609,7 @@ def test_a_status_of_a_different_release_is_read_field_by_field() -> None:
 
 @given(st.floats(0, 4e9))
 def test_a_timestamp_is_unchanged_by_a_round_trip(time_s: float) -> None:
-    """The precision is a second."""
+    """Timestamps have a precision of one second."""
     assert int(time_s) == parse_timestamp(timestamp(time_s))
     assert parse_timestamp("yesterday") is None
 

@@ -81,7 +81,9 @@ def test_a_problem_that_ready_repeats_is_reported_once() -> None:
 def warnings(
     *reasons: ReasonCount, before: Status, **summary: object
 ) -> tuple[Status, list[tuple[str, str]]]:
-    """The status of a flow with partitions stopped for *reasons*, and its new warnings after the status *before*."""
+    """Returns the status of a flow with partitions stopped for *reasons*, and its new warnings after the status
+    *before*.
+    """
     fields: dict[str, Any] = {
         "replicating": Replicating.ADVANCING,
         "records_per_s": 5.0,
@@ -96,7 +98,7 @@ def warnings(
 
 
 def test_a_second_cause_of_the_same_problem_is_a_second_warning() -> None:
-    """A warning about a large record does not cover a different topic."""
+    """A warning about a large record does not include a different topic."""
     first, events = warnings(TOO_LARGE, before=Status())
     assert [reason for reason, _ in events] == ["PartitionsStopped"]
 
@@ -121,7 +123,7 @@ def test_a_cause_that_ends_or_grows_is_not_a_new_warning() -> None:
 
 
 def test_lost_records_do_not_hide_a_second_cause() -> None:
-    """SourceDataLost is the worst reason of a pod, but it may have other causes."""
+    """SourceDataLost is the worst reason of a pod, but the pod may have other problems."""
     lost = ReasonCount("SourceDataLost", 1)
     first, _ = warnings(lost, before=Status(), replicating=Replicating.SOURCE_DATA_LOST)
 
@@ -131,7 +133,7 @@ def test_lost_records_do_not_hide_a_second_cause() -> None:
 
 
 def test_a_message_names_each_cause() -> None:
-    """A cause that is cut off because of long examples would be a new warning each time."""
+    """If long examples cut off a cause, it would be a new warning each time."""
     causes = [ReasonCount(f"Cause{number}", 1, "x" * 200) for number in range(20)]
     first, _ = warnings(*causes, before=Status())
 

@@ -1,4 +1,4 @@
-"""The operator parses responses to GET /progress of the replicator, of an older release, and arbitrary ones."""
+"""The operator parses arbitrary responses to GET /progress, including those of an older release."""
 
 import json
 from dataclasses import replace

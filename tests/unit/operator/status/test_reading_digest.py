@@ -104,7 +104,7 @@ def test_a_relevant_change_changes_the_digest(changes: dict[str, Any]):
 
 
 def test_changed_figures_keep_the_digest():
-    """So steady traffic does not queue the flow."""
+    """Therefore steady traffic does not queue the flow."""
     moved = summary(uptime_s=930.0, lag_records=0, records_per_s=0.0, lag_s=0.4)
 
     assert reading_digest(Reading(read_at_s=0.0, summary=summary())) == reading_digest(
@@ -113,7 +113,7 @@ def test_changed_figures_keep_the_digest():
 
 
 def test_the_reason_of_a_failed_poll_is_part_of_the_digest():
-    """The text of the error is not: it may differ each time."""
+    """The text of the error is not part of the digest, because it may differ each time."""
     first, again = (Reading(read_at_s=0.0, failure=PollFailure.UNREACHABLE, problem=text) for text in "ab")
     other = Reading(read_at_s=0.0, failure=PollFailure.REFUSED)
 

@@ -1,4 +1,4 @@
-"""SchemasInSync, from what the schema connector's pod reports."""
+"""The condition SchemasInSync is derived from the report of the schema connector's pod."""
 
 import json
 from typing import Any
@@ -56,7 +56,7 @@ def test_a_registry_that_cannot_be_used_is_the_reason() -> None:
     assert "RegistryUnreachable" in message
 
 
-def test_a_flow_without_registries_has_no_such_condition() -> None:
+def test_a_flow_without_registries_has_no_condition_for_schemas() -> None:
     assert (
         schemas_in_sync(observed(connectors=(connector(pods=(pod(reading=reading()),)),)), State.RUNNING)
         is None

@@ -25,13 +25,13 @@ BYTES_EACH: Final = 10
 
 
 def running(number: int, records: int) -> ObservedPod:
-    """A running driver that has copied *records*."""
+    """Returns a running driver that has copied *records*."""
     figures = seed_reading(records=records, bytes=records * BYTES_EACH)
     return driver(name=f"driver-{number}", uid=f"uid-{number}", created_s=NOW_S + number, reading=figures)
 
 
 def ended(number: int, records: int) -> ObservedPod:
-    """A driver that has ended with *records* in its last report."""
+    """Returns a driver that has ended with *records* in its last report."""
     last = {"version": 1, "job": "seed", "records": records, "bytes": records * BYTES_EACH}
     return replace(
         running(number, 0), phase="Failed", ready=False, reading=None, terminated_message=json.dumps(last)
@@ -39,7 +39,7 @@ def ended(number: int, records: int) -> ObservedPod:
 
 
 def status_after(before: SeedStatus | None, *pods: ObservedPod, **changes: Any) -> SeedStatus:
-    """The seed's status after the status *before*, if the Job has *pods*."""
+    """Returns the seed's status after the status *before*, if the Job has *pods*."""
     seed_job = replace(job(), pods=pods, **changes)
     status = seed_status(
         observed(resource=resource(FLOW, status=Status(seed=before)), jobs=(seed_job,)), FLOW
@@ -53,7 +53,7 @@ def figures(status: SeedStatus) -> tuple[int, int]:
 
 
 def test_totals_continue_with_the_next_driver() -> None:
-    """The last report of the first driver counts although it was not polled."""
+    """The last report of the first driver is included, although it was not polled."""
     first = status_after(None, running(1, 100))
     second = status_after(first, ended(1, 150), running(2, 0))
     third = status_after(second, running(2, 30))
@@ -81,7 +81,7 @@ def test_a_driver_is_not_counted_twice() -> None:
 
 
 def test_totals_of_an_earlier_release_belong_to_the_running_driver() -> None:
-    """Such a status does not name the driver of its figures."""
+    """Such a status does not show which driver its figures are from."""
     assert (120, 1_200) == figures(
         status_after(SeedStatus(run_id="1", phase="Running", records=100, bytes=1_000), running(1, 120))
     )

@@ -87,7 +87,7 @@ def test_a_connector_is_paused_when_all_its_pods_are(
 
 
 def test_a_paused_pod_that_cannot_be_polled_stays_paused() -> None:
-    """It was paused under this spec. Under a changed spec its state is unknown."""
+    """It was paused under this spec. Under a changed spec, its state is unknown."""
     paused = _source(reading(**PAUSED))
     flow = mirror_flow(state="Paused")
     paused = replace(paused, resource=resource(flow), admission=_PAUSED)

@@ -1,4 +1,7 @@
-"""The last known ends of a lost source, from the pods of its flow: bounded, and never beyond its logs."""
+"""The last known ends of a lost source come from the pods of its flow.
+
+They are bounded, and never beyond the ends of the source's logs.
+"""
 
 import json
 from typing import Any
@@ -33,7 +36,7 @@ def row(topic: str = "orders", partition: int = 0, end: Any = 10, copied: Any = 
 
 
 def test_source_ends_are_read_with_the_time_until_which_they_are_known():
-    """A process notices a disconnected source only after a while, and has read no ends in between."""
+    """A process detects a disconnected source only after a while, and does not read ends during that time."""
     read = parse_source_ends(response([row(), row(partition=1, end=None)], LOST), now_s=NOW_S)
 
     until_ms = int((NOW_S - 60.0 - NOTICED_WITHIN_S) * 1_000)
@@ -48,7 +51,7 @@ def test_a_response_without_source_ends_is_ignored(text: str):
     assert parse_source_ends(text, now_s=NOW_S) is None
 
 
-def test_an_unknown_source_gives_no_time_of_its_ends():
+def test_the_time_of_the_ends_of_an_unknown_source_is_absent():
     read = parse_source_ends(response([row()], {"reach": "Unknown"}), now_s=NOW_S)
 
     assert read is not None
@@ -65,7 +68,7 @@ def test_the_highest_ends_of_several_pods_are_used():
     assert newest_ends([]) is None
 
 
-def test_the_document_has_the_partitions_with_the_greatest_lag_and_fits_into_a_config_map():
+def test_the_config_map_has_the_partitions_with_the_greatest_lag_that_fit():
     many = {("t" * 249, number): (2**50 + number, 2**50) for number in range(ROWS_MAX + 500)}
 
     document = SourceEnds(ends=many, known_until_ms=1).document()

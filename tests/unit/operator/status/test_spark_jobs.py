@@ -41,7 +41,7 @@ def _decide(
 
 
 def test_a_run_is_due_until_it_has_ended() -> None:
-    """Its end is in the status and in the Job. If one of them is lost, the run still does not start again."""
+    """Its end is in the status and in the Job. If one of them is lost, the run does not start again."""
     ended = job(outcome="Complete")
     failed = replace(ended, outcome="Failed")
 
@@ -119,8 +119,11 @@ URL = "s3://backups/orders"
 FOLLOWED: dict[str, Any] = {"seed": {"runId": ""}, "archive": {"url": URL, "follow": True}}
 
 
-def test_an_export_that_follows_is_due_all_the_time_and_starts_again_after_a_failure() -> None:
-    """The failed Job stays for ten minutes, for its log; then it is deleted, and the next pass creates a new one."""
+def test_a_following_export_is_always_due_and_starts_again_after_a_failure() -> None:
+    """The failed Job stays for ten minutes because of its log.
+
+    Then it is deleted, and the next pass creates a new one.
+    """
     flow = _flow(**FOLLOWED)
     running = job(name="archive", kind=RunKind.ARCHIVE, run_id=FOLLOWING)
     failed = replace(running, outcome="Failed", ended_s=NOW_S)
@@ -142,7 +145,7 @@ def test_an_export_that_follows_is_due_all_the_time_and_starts_again_after_a_fai
 
 
 def test_a_restore_runs_once_after_the_seed_and_replaces_the_source_connector() -> None:
-    """Its end is in the status and in the Job. If one of them is lost, it still does not start again."""
+    """Its end is in the status and in the Job. If one of them is lost, the restore does not start again."""
     flow = _flow(restore={"runId": "r", "url": URL}, verify={"runId": "v"})
     restoring = job(name="restore", kind=RunKind.RESTORE, run_id="r")
     done = Status(seed=SEEDED.seed, restore=RestoreStatus(run_id="r", phase="Failed"))
@@ -157,7 +160,7 @@ def test_a_restore_runs_once_after_the_seed_and_replaces_the_source_connector() 
 
 @pytest.mark.parametrize(("state", "replaces"), [("Running", True), ("Paused", True), ("Stopped", False)])
 def test_a_paused_flow_is_restored(state: str, *, replaces: bool) -> None:
-    """So its connector does not copy what is later than the point in time."""
+    """Its connector therefore does not copy records after the point in time."""
     flow = _flow(seed={"runId": ""}, restore={"runId": "r", "url": URL}, state=state)
 
     assert _decide(flow=flow).runs.replaces_source is replaces
@@ -229,7 +232,7 @@ def test_the_exit_status_of_a_failed_driver_is_explained_in_the_message(
 
 
 def test_a_drivers_report_is_parsed() -> None:
-    """The driver's code encodes it. It arrives over HTTP or in a termination message."""
+    """The driver's own code encodes the report. It arrives over HTTP or in a termination message."""
     seed = SeedReport(
         run_id="1",
         phase=JobPhase.RUNNING,

@@ -92,7 +92,7 @@ PENDING = {"phase": "Pending", "ready": False, "started_s": None, "reading": Non
 
 
 def _starting(**changes: Any) -> Observation:
-    """A flow that was just applied: the controller has not observed its Deployments yet."""
+    """Returns a flow that was just applied. The controller has not observed its Deployments yet."""
     new = deployment(observed_generation=0, replicas=0, updated=0, ready=0, conditions=())
     connectors = tuple(
         connector(kind, deployment=replace(new, name=deployment(kind).name), pods=())
@@ -102,7 +102,7 @@ def _starting(**changes: Any) -> Observation:
 
 
 def _not_started(flow: dict[str, Any], **changes: Any) -> Observation:
-    """The only pod of the source connector does not start."""
+    """Returns a flow whose only pod of the source connector does not start."""
     first = connector(deployment=deployment(ready=0, conditions=()), pods=(pod(**PENDING | changes),))
     return observed(flow=mirror_flow(**flow), connectors=(first, connector(CHECKPOINT), connector(HEARTBEAT)))
 
@@ -146,7 +146,7 @@ def _paused() -> Observation:
 
 
 def _pause_requested(**changes: Any) -> Observation:
-    """The pods stay. The source connector's pod has not read its changed file yet."""
+    """The pods stay. The source connector's pod has not yet read its changed file."""
     first, *others = _paused().connectors
     return replace(_paused(), connectors=(replace(first, pods=(pod(**changes),)), *others))
 
@@ -156,7 +156,7 @@ def _resuming() -> Observation:
 
 
 def _with_terminating_pod(observation: Observation, **changes: Any) -> Observation:
-    """An earlier pod of the source connector has not ended yet and still copies."""
+    """Adds an earlier pod of the source connector that has not ended yet and still copies."""
     advancing = reading(replicating=Replicating.ADVANCING, records_per_s=10.0)
     old = pod(name="east-to-west-source-7d9f-old", deleting=True, reading=advancing)
     first, *others = observation.connectors
@@ -165,7 +165,7 @@ def _with_terminating_pod(observation: Observation, **changes: Any) -> Observati
 
 
 def _replaced_target() -> Observation:
-    """The target has the cluster id `west-id`, but had a different one when the spec was applied."""
+    """The target has the cluster id `west-id`, but had a different id when the spec was applied."""
     status = Status(observed_generation=1, cluster_ids=ClusterIds(source="east-id", target="the-one-before"))
     return observed(resource=resource(status=status))
 
@@ -184,7 +184,7 @@ def _mounting(*, secret: str) -> dict[str, Any]:
 
 
 def _rolling(**changes: Any) -> Observation:
-    """The old pod copies, and the new one does not start."""
+    """The old pod copies, and the new pod does not start."""
     new = pod(**PENDING | {"name": "east-to-west-source-66b4-new", "created_s": NOW_S - 60} | changes)
     rolling = connector(
         deployment=deployment(generation=2, observed_generation=2, replicas=2, updated=1),
@@ -216,7 +216,7 @@ REFUSED_BY_KUBERNETES = PodEvent(
 
 
 def _seed(seed_job: ObservedJob | None, *, held: bool = True, **spec: Any) -> Observation:
-    """A flow with a requested seed. Its source connector has no pods while the seed replaces it."""
+    """Returns a flow with a requested seed. Its source connector has no pods while the seed replaces it."""
     flow_resource = resource(mirror_flow(**{**SEED, **spec}))
     existing = () if seed_job is None else (seed_job,)
     runs = due_jobs(flow_resource.flow, flow_resource.status, existing, None, NOW_S).runs
@@ -246,7 +246,10 @@ def _seed_ended(outcome: str, **changes: Any) -> Observation:
 
 
 def _seeded_despite_failures() -> Observation:
-    """The first Job was deleted. In the next Job one driver was killed, and so were two tasks of the other."""
+    """The first Job was deleted.
+
+    In the next Job, one driver was killed, and two tasks of the other driver were killed.
+    """
     message = "2 tasks were cut off; others went on in their place."
     seeded = _seed_ended("Complete", report={"message": message})
     killed = driver(name="killed", phase="Failed", ready=False, created_s=NOW_S - 910, exit_code=137)
@@ -341,7 +344,7 @@ def _archived(
 
 
 def _following(**report: Any) -> Observation:
-    """The driver adds increment after increment."""
+    """The driver adds one increment after the other."""
     shown = report_from_json({"version": 1, "job": "export", "phase": "Running", **report})
     export = job(
         name="east-to-west-archive-5e6f7a8b",
@@ -859,7 +862,7 @@ def _document(observation: Observation, status: Status) -> dict[str, Any]:
 
 @cache
 def _status_of(situation: str) -> Status:
-    """The status after several minutes of the situation."""
+    """Returns the status after the situation has lasted several minutes."""
     return settled(SITUATIONS[situation][0]())
 
 
@@ -913,7 +916,7 @@ def test_an_unchanged_situation_does_not_change_the_status(situation: str) -> No
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_reconciling_and_stalled_are_never_both_true(situation: str) -> None:
-    """kstatus evaluates Reconciling first, so a stalled flow would look like one in progress."""
+    """kstatus evaluates Reconciling first. A stalled flow would appear to be in progress."""
     statuses = {condition.type: condition.status.value for condition in _status_of(situation).conditions}
 
     assert {"Reconciling": "True", "Stalled": "True"}.items() != {

@@ -1,4 +1,4 @@
-"""The condition TopicsSelected: whether the source has a topic for the flow to copy."""
+"""The condition TopicsSelected reports whether the source has a topic that the flow copies."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def status_and_reason(status: Status, kind: str) -> tuple[str, str]:
     ("summary", "expected"),
     [
         ({"partitions": 0, "reasons": (MISTYPED,)}, ("False", "NothingMatches")),
-        # The partition is that of copied heartbeats.
+        # The only partition is that of copied heartbeats.
         ({"partitions": 1, "reasons": (MISTYPED,)}, ("False", "NothingMatches")),
         ({"partitions": 12}, ("True", "Selected")),
         ({"partitions": 12, "replicating": Replicating.PAUSED}, ("True", "Selected")),
@@ -37,7 +37,7 @@ def status_and_reason(status: Status, kind: str) -> tuple[str, str]:
     ],
     ids=["mistyped", "heartbeats only", "some", "paused", "not copied", "starting"],
 )
-def test_topics_selected_is_what_the_connector_reports(
+def test_the_condition_topics_selected_is_what_the_connector_reports(
     summary: dict[str, Any], expected: tuple[str, str]
 ) -> None:
     status = assess(observed({"reading": reading(**summary)})).status

@@ -1,4 +1,4 @@
-"""The problems of a pod that does not run, from the events and states that Kubernetes reports."""
+"""The problems of a pod that does not run are derived from the events and states that Kubernetes reports."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.unit.operator.observations import NOW_S, pod
 
 
 def reasons(message: str) -> list[Reason]:
-    """The reasons of a pod that is being created and has a FailedMount event with *message*."""
+    """Returns the reasons of a pod that is being created and has a FailedMount event with *message*."""
     event = PodEvent(reason="FailedMount", message=message, last_seen_s=NOW_S - 1)
     waiting = pod(ready=False, started_s=None, waiting_reason="ContainerCreating", events=(event,))
     return [problem.reason for problem in pod_problems(waiting, "source connector", "spec", None, NOW_S)]
