@@ -1,4 +1,4 @@
-"""One API server that all tests of this folder share; each test has its own namespace."""
+"""All tests of this folder share one API server, and each test has its own namespace."""
 
 import re
 import uuid
@@ -22,13 +22,13 @@ DEFINITIONS = Path(__file__).parents[3] / "crds"
 
 @pytest.fixture(scope="session")
 def built() -> None:
-    """Skips tests that start their own control plane where none is built."""
+    """Skips tests that start their own control plane if none is built."""
     skip_without(require_control_plane)
 
 
 @pytest.fixture(scope="session")
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """The shared API server; a test that kills or freezes an API server starts its own."""
+    """The shared API server. A test that kills or freezes an API server starts its own."""
     skip_without(require_control_plane)
     with ApiServer(folder=tmp_path_factory.mktemp("api-server")) as server:
         yield server
@@ -59,7 +59,7 @@ def apply_definition(server: ApiServer) -> None:
 
 @pytest.fixture
 def namespace(api_server: ApiServer, request: pytest.FixtureRequest) -> Iterator[Kubectl]:
-    """kubectl as administrator in a namespace of the test's own, which is deleted after the test."""
+    """kubectl as administrator in a namespace of the test, which is deleted after the test."""
     stem = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())[:40].strip("-")
     name = f"{stem}-{uuid.uuid4().hex[:8]}"
     api_server.kubectl("create", "namespace", name)
@@ -78,7 +78,7 @@ def team(namespace: Kubectl) -> Kubectl:
 def operator_of_jobs(
     mirrorflows: ApiServer, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OperatorProcess]:
-    """One operator for the tests of a module about Spark jobs, except those that kill theirs."""
+    """One operator for the tests of a module about Spark jobs, except for tests that kill their operator."""
     name = request.module.__name__.rpartition(".")[2].replace("_", "-")
     user = mirrorflows.user(f"operator-of-{name}", groups=["system:masters"])
     folder = tmp_path_factory.mktemp("operator")

@@ -1,4 +1,7 @@
-"""Shared by the tests of the running operator: small flows, their planned objects, and the objects that exist."""
+"""Shared by the tests of the running operator.
+
+It has small flows, their planned objects, and the objects that exist.
+"""
 
 import itertools
 import time
@@ -26,7 +29,7 @@ _ports = itertools.count(1024)
 
 
 def manifest(name: str = "east-to-west", **spec: Any) -> dict[str, Any]:
-    """Returns a small flow; no two flows share a cluster."""
+    """Returns a small flow. No two flows share a cluster."""
     port = next(_ports)
     return {
         "apiVersion": "mirrorflow.io/v1alpha1",
@@ -61,9 +64,9 @@ def all_objects(
     seed_image: str = "mirrorflow/seed:1",
     flow_id: str = "",
 ) -> list[Object]:
-    """Returns the objects of connectors and Spark jobs; by default as if all configured jobs were due."""
+    """Returns the objects of connectors and Spark jobs. By default, all configured jobs count as due."""
     planned = plan(flow, POD_LAYOUT, flow_id=flow_id)
-    namespace = flow.metadata.namespace  # the operator runs in it as well
+    namespace = flow.metadata.namespace  # the operator also runs in this namespace
     of_connectors = objects(
         flow, planned, image=image, seed_replaces_source=runs.replaces_source, operator_namespace=namespace
     )
@@ -84,7 +87,7 @@ def object_names(objects_to_name: list[Object]) -> set[str]:
 
 
 def wait_until_unchanged(read: Callable[[], list[Written]]) -> list[Written]:
-    """Returns what *read* returns unchanged for a second: controllers go on creating pods for a moment."""
+    """Returns what *read* returns unchanged for a second, because controllers still create pods for a short time."""
     latest: list[list[Written]] = [[]]
     unchanged_since_s = [time.monotonic()]
 

@@ -1,4 +1,7 @@
-"""Spark jobs on an API server without nodes: the tests write the status of drivers' pods and simulate their reports."""
+"""Spark jobs on an API server without nodes.
+
+The tests write the status of drivers' pods and simulate their reports.
+"""
 
 import json
 import threading
@@ -97,7 +100,7 @@ def end_driver(team: Kubectl, pod: str, report: Report, exit_code: int = 0) -> N
 
 @contextmanager
 def driver_progress(report: Report) -> Iterator[None]:
-    """Serves *report* as a driver does over HTTP."""
+    """Serves *report* over HTTP, like a driver."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -108,7 +111,7 @@ def driver_progress(report: Report) -> Iterator[None]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Keeps the test's output free of polls."""
+            """Prints nothing, to keep the test's output readable."""
 
     server = ThreadingHTTPServer((DRIVER_ADDRESS, PROGRESS_PORT), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

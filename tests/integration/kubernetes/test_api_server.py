@@ -1,4 +1,4 @@
-"""The harness's API server works: every other test of this folder relies on it."""
+"""The harness's API server works. Every other test of this folder relies on it."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ DEPLOYMENT = {
 
 
 def test_controllers_create_and_delete_pods_of_a_deployment(namespace: Kubectl):
-    """Owner references and garbage collection are real; only nodes are missing."""
+    """Owner references and garbage collection are real. Only nodes are missing."""
     namespace.apply(DEPLOYMENT)
 
     def pods() -> int:
@@ -40,7 +40,7 @@ def test_controllers_create_and_delete_pods_of_a_deployment(namespace: Kubectl):
 
 
 def test_a_user_may_do_only_what_a_role_grants(api_server: ApiServer, namespace: Kubectl):
-    """Users can be created at any time; RBAC decides."""
+    """Users can be created at any time, and RBAC decides."""
     alice = api_server.user("alice", groups=["staff"]).within(namespace.namespace)
     namespace("create", "role", "reader", "--verb=get,list", "--resource=configmaps")
     namespace("create", "rolebinding", "staff", "--role=reader", "--group=staff")
@@ -51,7 +51,7 @@ def test_a_user_may_do_only_what_a_role_grants(api_server: ApiServer, namespace:
 
 
 def test_the_audit_log_has_the_allowed_requests_of_a_user(api_server: ApiServer, namespace: Kubectl):
-    """A role is exactly sufficient if it grants these requests and no others; refused requests are not listed."""
+    """A role is exactly sufficient if it grants these requests and no others. Refused requests are not listed."""
     bob = api_server.user("bob").within(namespace.namespace)
     namespace("create", "role", "writer", "--verb=create,get", "--resource=configmaps")
     namespace("create", "rolebinding", "bob", "--role=writer", "--user=bob")
@@ -71,7 +71,7 @@ def test_the_audit_log_has_the_allowed_requests_of_a_user(api_server: ApiServer,
 
 @pytest.mark.usefixtures("built")
 def test_a_killed_api_server_restarts_with_its_objects(tmp_path: Path):
-    """Its port stays the same, so clients reconnect."""
+    """Its port stays the same, so that clients reconnect."""
     with ApiServer(folder=tmp_path, controllers=False) as server:
         server.kubectl("create", "configmap", "kept")
         server.api.kill()
@@ -108,7 +108,7 @@ def test_no_process_outlives_killed_tests(tmp_path: Path):
 
 
 def _lives(pid: int) -> bool:
-    """Returns whether the process runs; a zombie has no command line."""
+    """Returns whether the process runs. A zombie has no command line."""
     try:
         return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
     except (FileNotFoundError, ProcessLookupError):

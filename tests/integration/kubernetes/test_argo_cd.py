@@ -37,7 +37,10 @@ WAIT_S = 180.0
 
 @pytest.fixture(scope="module")
 def argo(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArgoCd]:
-    """Argo CD with the health check of the documentation; each test has its own Application and folder in Git."""
+    """Argo CD with the health check of the documentation.
+
+    Each test has its own Application and its own folder in Git.
+    """
     skip_without(require_argo_cd)
     skip_without(require_helm)
     customizations = {"resource.customizations.health.mirrorflow.io_MirrorFlow": HEALTH.read_text()}
@@ -47,7 +50,7 @@ def argo(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 class SimulatedNode:
-    """After `start`, each pod of *namespace* becomes Ready; `stubs` responds for all of them."""
+    """After `start`, each pod of *namespace* becomes Ready. `stubs` responds for all of them."""
 
     def __init__(self, namespace: Kubectl) -> None:
         self._namespace = namespace
@@ -94,7 +97,7 @@ def operator(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path) -> Iter
 
 
 def assert_no_drift(argo: ArgoCd, name: str) -> dict[str, Any]:
-    """Asserts that three comparisons without a cache find no difference and start no sync; returns the last status."""
+    """Asserts that three comparisons without a cache find no difference and start no sync, and returns the last status."""
     compared = [argo.refresh(name) for _ in range(3)]
     assert [status["sync"]["status"] for status in compared] == ["Synced"] * 3
     assert len({status["operationState"]["startedAt"] for status in compared}) == 1
@@ -103,7 +106,7 @@ def assert_no_drift(argo: ArgoCd, name: str) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("operator")
 def test_health_follows_the_status_of_the_operator(argo: ArgoCd, namespace: Kubectl, node: SimulatedNode):
-    """Argo CD watches the status: nothing is refreshed here unless Git changes."""
+    """Argo CD watches the status. The test refreshes nothing unless Git changes."""
     flow = manifest(FLOW)
     argo.write("health/flow.yaml", yaml.safe_dump(flow))
     argo.apply(argo.application("health", path="health", namespace=namespace.namespace))
@@ -131,7 +134,7 @@ def test_health_follows_the_status_of_the_operator(argo: ArgoCd, namespace: Kube
 def test_a_flow_in_git_does_not_drift_and_is_repaired_and_pruned(
     argo: ArgoCd, namespace: Kubectl, node: SimulatedNode
 ):
-    """Writes of the API server and the operator are no difference; objects of the operator are not pruned."""
+    """Writes of the API server and the operator are no difference. Objects of the operator are not pruned."""
 
     def spec() -> dict[str, Any]:
         return dict(namespace.get("mirrorflow", FLOW)["spec"])
@@ -143,7 +146,7 @@ def test_a_flow_in_git_does_not_drift_and_is_repaired_and_pruned(
     drift_status = assert_no_drift(argo, "drift")
     assert [resource["kind"] for resource in drift_status["resources"]] == ["MirrorFlow"]
 
-    # A field in Git is repaired; other fields belong to other managers.
+    # A field in Git is repaired. Other fields belong to other managers.
     changed = {"spec": {"connectors": {"source": {"tasks": 3}}, "limits": {"bytesPerSecond": "50Mi"}}}
     namespace("patch", "mirrorflow", FLOW, "--type=merge", f"--patch={json.dumps(changed)}")
     wait_until("the change is undone", lambda: spec()["connectors"]["source"]["tasks"] == 2, timeout_s=WAIT_S)
@@ -167,7 +170,10 @@ def test_a_flow_in_git_does_not_drift_and_is_repaired_and_pruned(
 
 
 def test_the_chart_as_an_application_does_not_drift(mirrorflows: ApiServer, argo: ArgoCd, namespace: Kubectl):
-    """Argo CD does not track CRDs: MirrorFlow's and all resources stay when it is not rendered any more, and without the chart."""
+    """Argo CD does not track CRDs.
+
+    MirrorFlow's CRD and all resources stay when the chart no longer renders it, and without the chart.
+    """
     name = namespace.namespace
 
     def chart(*, skip_crds: bool) -> None:

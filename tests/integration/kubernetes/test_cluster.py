@@ -1,4 +1,7 @@
-"""The harness's cluster: pods run, Services have names, volumes follow their Secrets, and nothing remains afterwards."""
+"""The harness's cluster works.
+
+Pods run, Services have names, volumes are updated with their Secrets, and nothing remains afterwards.
+"""
 
 import base64
 import json
@@ -25,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 NAME, NETWORK = "mirrorflow-test", 241  # may run at the same time as a cluster of `make cluster`
 IMAGE = "localhost/probe:1"
 RESPONSE_WAIT_S = 10.0
-READY_WAIT_S = 120.0  # seconds on an idle machine; more while a suite runs on two cores
+READY_WAIT_S = 120.0  # seconds on an idle machine; longer while a suite runs on two cores
 SERVICE: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Service",
@@ -61,7 +64,7 @@ def _probe(name: str) -> dict[str, Any]:
                                 "httpGet": {"path": "/hostname", "port": 8000},
                                 "periodSeconds": 1,
                             },
-                            # Requests are low: with default ones, four probes would fill a node of two cores.
+                            # With default requests, four probes would fill a node of two cores.
                             "resources": {
                                 "requests": {"cpu": "10m"},
                                 "limits": {"cpu": "500m", "memory": "64Mi"},
@@ -78,7 +81,7 @@ def _probe(name: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster with the probe's image; it ends with the tests in any case."""
+    """A cluster with the probe's image. It ends with the tests in any case."""
     skip_without_node()
     folder = tmp_path_factory.mktemp("cluster")
     archive = tmp_path_factory.mktemp("images") / "probe.tar"
@@ -109,7 +112,7 @@ def _pods(web: Kubectl) -> list[dict[str, Any]]:
 
 
 def test_a_deployment_rolls_out_and_its_pods_respond_to_the_host(web: Kubectl):
-    """They respond at the pod's address and at the Service's, which balances requests."""
+    """They respond at the address of the pod and of the Service, which balances requests."""
     names = {pod["metadata"]["name"]: f"{pod['status']['podIP']}:8000" for pod in _pods(web)}
     service = web.get("service", "web")["spec"]["clusterIP"]
 
@@ -133,7 +136,7 @@ def test_a_pod_finds_a_service_by_its_name(web: Kubectl, name: str):
 
 
 def test_a_changed_secret_reaches_its_volume_without_a_restart(web: Kubectl):
-    """The rotation of passwords relies on this."""
+    """The rotation of passwords relies on it."""
     pod = _pods(web)[0]
     address = f"{pod['status']['podIP']}:8000"
     assert _fetched(address, "/file", path="/secret/password") == "first"
@@ -163,7 +166,7 @@ def test_a_container_that_ends_is_restarted(web: Kubectl):
 
 
 def test_a_network_policy_admits_only_selected_pods(web: Kubectl):
-    """Between pods; a pod that gets the selected label is admitted."""
+    """This applies between pods. A pod that gets the selected label is allowed."""
     caller = _probe("caller")
     caller["spec"]["replicas"] = 1
     web("create", "secret", "generic", "caller", "--from-literal=password=any")
@@ -200,7 +203,7 @@ def test_a_network_policy_admits_only_selected_pods(web: Kubectl):
 
 
 def test_helm_installs_upgrades_rolls_back_and_removes(cluster: Cluster, tmp_path: Path):
-    """A release of one Deployment, with a wait for readiness each time."""
+    """A release has one Deployment, and each step waits for readiness."""
     chart = tmp_path / "probe"
     (chart / "templates").mkdir(parents=True)
     (chart / "Chart.yaml").write_text("{apiVersion: v2, name: probe, version: 1.0.0}")
@@ -227,7 +230,7 @@ def test_helm_installs_upgrades_rolls_back_and_removes(cluster: Cluster, tmp_pat
 
 
 def test_nothing_remains_of_a_cluster_whose_tests_were_killed(tmp_path_factory: pytest.TempPathFactory):
-    """kill -9 of the test's process ends the node; `down` removes what the kernel keeps, and may run twice."""
+    """kill -9 of the test's process ends the node. `down` removes what the kernel keeps, and may run twice."""
     skip_without_node()
     name, folder = "mirrorflow-gone", tmp_path_factory.mktemp("gone")
     program = (
@@ -261,7 +264,7 @@ def test_nothing_remains_of_a_cluster_whose_tests_were_killed(tmp_path_factory: 
 
 
 def _processes_of(folder: Path) -> list[str]:
-    """Returns commands that name *folder*: containerd, its shims, the kubelet, etcd and others."""
+    """Returns commands that contain *folder*, such as containerd, its shims, the kubelet and etcd."""
     commands = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:

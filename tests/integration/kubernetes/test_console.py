@@ -1,4 +1,4 @@
-"""The console of a cluster on a real API server: flows and their pods, and what each visitor may see."""
+"""The console of a cluster on a real API server shows flows, their pods, and only what each visitor may read."""
 
 import asyncio
 import http.client
@@ -36,7 +36,7 @@ from tests.unit.console.test_job_views import with_keys
 from tests.unit.http.reports import partition
 
 USER = "console"
-# The permissions of the chart: list MirrorFlow's resources and pods, create both reviews, nothing else.
+# the permissions of the chart: list MirrorFlow's resources and pods, and create both reviews
 RIGHTS = [
     {
         "apiGroups": ["mirrorflow.io"],
@@ -51,7 +51,7 @@ RIGHTS = [
 
 @dataclass(kw_only=True)
 class ClusterConsole:
-    """A console that runs in a thread with the permissions of the chart."""
+    """A console that runs in a thread and has the permissions of the chart."""
 
     port: int
 
@@ -67,7 +67,7 @@ class ClusterConsole:
             connection.close()
 
     def sign_in(self, token: str, **headers: str) -> tuple[int, str]:
-        """Signs in; returns the status and the session cookie."""
+        """Signs in, and returns the status and the session cookie."""
         status, response_headers, _ = self(
             "POST", "/sign-in", body=urlencode({"token": token}), headers=headers
         )
@@ -105,12 +105,12 @@ def served(
 
 @pytest.fixture(scope="module")
 def api(mirrorflows: ApiServer) -> client.ApiClient:
-    """The official client as the console's own user, who has the permissions of the chart."""
+    """Returns the official client as the console's own user, who has the permissions of the chart."""
     return console_client(mirrorflows)
 
 
 def console_client(server: ApiServer) -> client.ApiClient:
-    """Grants the console's user the permissions of the chart; returns its client."""
+    """Grants the console's user the permissions of the chart, and returns its client."""
     administrator = server.kubectl
     meta = {"name": "mirrorflow-console"}
     rbac = "rbac.authorization.k8s.io"
@@ -192,7 +192,7 @@ def test_a_visitor_sees_only_flows_of_namespaces_that_they_may_read(
         assert console.shown(f"/flow?flow={other.namespace}~theirs", cookie)[0] == 404
         for path in ("/jobs", "/history", "/?q=east"):
             assert "theirs" not in console.shown(path, cookie)[1]
-        # The same with the header that a proxy sends.
+        # the same request with the header that a proxy sends
         status, _, body = console("GET", "/", headers={"Authorization": f"Bearer {token}"})
         assert (status, "theirs" in body) == (200, False)
 
@@ -260,7 +260,7 @@ class _Pod(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(self.document).encode())
 
     def log_message(self, *_: Any) -> None:
-        """Keeps the test's output free of requests."""
+        """Prints nothing, to keep the test's output readable."""
 
 
 def running_pod(namespace: Kubectl, name: str, flow_name: str, address: str) -> None:
@@ -279,7 +279,7 @@ def running_pod(namespace: Kubectl, name: str, flow_name: str, address: str) -> 
 
 
 def test_a_stopped_partition_of_one_pod_is_shown_with_its_flow(api: client.ApiClient, namespace: Kubectl):
-    """Each of the two pods has a part of the partitions."""
+    """Each of the two pods has some of the partitions."""
     namespace.apply(flow("east-to-west"))
     parts = (healthy(partition(0)), healthy(partition(1, **STOPPED)))
     handlers = [type("Handler", (_Pod,), {"document": table(partitions)}) for partitions in parts]
@@ -307,7 +307,10 @@ def test_a_stopped_partition_of_one_pod_is_shown_with_its_flow(api: client.ApiCl
 def test_pods_of_flows_on_an_open_page_are_polled_through_port_forwards(
     api: client.ApiClient, namespace: Kubectl
 ):
-    """Outside the cluster pods have no address. Other flows show what their status has. A refused port forward is reported."""
+    """Outside the cluster, pods have no reachable address.
+
+    Other flows are shown as in their status. A refused port forward is reported.
+    """
     for name in ("shown", "other", "refused"):
         namespace.apply(flow(name))
         running_pod(namespace, f"{name}-source-0", name, "10.9.9.9")
@@ -414,7 +417,7 @@ def flow_of(namespace: Kubectl, name: str) -> None:
 def test_the_console_uses_exactly_the_permissions_of_the_chart(
     mirrorflows: ApiServer, api: client.ApiClient, namespace: Kubectl
 ):
-    """It uses each of them, and none writes or reads a Secret."""
+    """It uses each of them. None of them writes, or reads a Secret."""
     token = reader(namespace)
     with served(api) as console:
         _, cookie = console.sign_in(token)

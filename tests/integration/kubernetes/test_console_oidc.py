@@ -1,6 +1,7 @@
-"""The console behind oauth2-proxy: users sign in at their issuer, and the API server, which trusts it, decides what they see.
+"""The console behind oauth2-proxy.
 
-The proxy runs with the arguments of examples/console-oidc.
+Users sign in at their issuer. The API server, which trusts the issuer, decides what they may read. The proxy runs with
+the arguments of examples/console-oidc.
 """
 
 import http.client
@@ -30,7 +31,7 @@ BOB = IssuedUser(email="bob@example.com", password="of-bob", groups=("team-b",))
 
 @dataclass(kw_only=True)
 class Visitor:
-    """A browser without its script: it keeps cookies, and sends them to the proxy."""
+    """A browser without scripts. It keeps cookies and sends them to the proxy."""
 
     proxy: str
     issuer_ca: Path
@@ -51,7 +52,7 @@ class Visitor:
             connection.close()
 
     def sign_in(self, user: IssuedUser) -> None:
-        """Opens the console, follows the redirect to the issuer, signs in, and returns."""
+        """Opens the console, follows the redirect to the issuer, signs in, and returns to the console."""
         status, form, _ = self.get("/")
         assert status == 302
         issuer = client_of_issuer(form, self.issuer_ca)
@@ -67,7 +68,7 @@ class Visitor:
         assert (status, target) == (302, "/")
 
     def first_update(self, path: str) -> str:
-        """Returns the first event with a page that the console's stream of *path* sends through the proxy."""
+        """Returns the first event with a page in the console's stream of *path*, as received through the proxy."""
         connection = http.client.HTTPConnection(urlsplit(self.proxy).netloc, timeout=30)
         try:
             cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
@@ -123,7 +124,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, built: None) -> Iterator[T
 
 @pytest.fixture
 def administrator(cluster: TrustingCluster) -> Kubectl:
-    """Two namespaces with a flow each; team-a may get the flow of the first one."""
+    """Creates two namespaces with a flow each. team-a may get the flow of the first one."""
     kubectl = cluster.server.kubectl
     for name in ("team-a", "team-b"):
         kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -145,7 +146,7 @@ def administrator(cluster: TrustingCluster) -> Kubectl:
 
 @pytest.fixture
 def proxy(cluster: TrustingCluster, administrator: Kubectl, tmp_path: Path) -> Iterator[str]:
-    """The address of a proxy before a console of the cluster."""
+    """Yields the address of a proxy before a console of the cluster."""
     assert administrator is cluster.server.kubectl
     port = free_port()
     cluster.issuer.redirects.add(f"http://127.0.0.1:{port}{CALLBACK}")
@@ -163,10 +164,10 @@ def proxy(cluster: TrustingCluster, administrator: Kubectl, tmp_path: Path) -> I
         yield url
 
 
-def test_users_sign_in_through_the_proxy_and_see_what_their_groups_may_get(
+def test_users_who_sign_in_through_the_proxy_see_what_their_groups_may_get(
     cluster: TrustingCluster, proxy: str
 ):
-    """No one types a token. A page, its stream and the address of a flow show the same."""
+    """No user types a token. A page, its stream and the address of a flow have the same content."""
     alice, bob = (Visitor(proxy=proxy, issuer_ca=cluster.issuer_ca) for _ in range(2))
     alice.sign_in(ALICE)
     bob.sign_in(BOB)
@@ -200,7 +201,7 @@ def test_a_visitor_who_has_not_signed_in_sees_nothing(proxy: str, cluster: Trust
 def test_the_proxy_replaces_a_token_that_the_visitor_sends(
     cluster: TrustingCluster, administrator: Kubectl, proxy: str
 ):
-    """The token of a ServiceAccount may get both flows; behind the proxy, only the signed-in user counts."""
+    """The token of a ServiceAccount may get both flows. Behind the proxy, only the signed-in user counts."""
     team_b = administrator.within("team-b")
     header = f"Bearer {reader(team_b)}"
     visitor = Visitor(proxy=proxy, issuer_ca=cluster.issuer_ca)
@@ -215,7 +216,7 @@ def test_the_proxy_replaces_a_token_that_the_visitor_sends(
 def test_an_id_token_of_a_different_client_or_key_opens_no_page(
     cluster: TrustingCluster, administrator: Kubectl
 ):
-    """The API server verifies each token that reaches the console."""
+    """The API server verifies each token that the console receives."""
     assert administrator is cluster.server.kubectl
     issuer = cluster.issuer
     with served(cluster.api) as console:

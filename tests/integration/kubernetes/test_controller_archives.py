@@ -1,4 +1,7 @@
-"""Archives and restores of a running operator on a real API server: no two exports at once, each restore once, and reported."""
+"""Archives and restores of a running operator on a real API server.
+
+Two exports never run at once, each restore runs once, and both are reported.
+"""
 
 from typing import Any
 
@@ -46,7 +49,7 @@ def _status(flows: Kubectl, part: str) -> dict[str, Any]:
 def test_a_scheduled_export_is_reported_with_its_commit_and_the_next_time(flows: Kubectl):
     """Two exports never run at the same time.
 
-    A stopped flow suspends the schedule, and a failure is reported until the next export.
+    A stopped flow suspends the schedule. A failure is reported until the next export.
     """
     document = manifest(archive=SCHEDULED)
     flows.apply(document)
@@ -62,7 +65,7 @@ def test_a_scheduled_export_is_reported_with_its_commit_and_the_next_time(flows:
 
     flows("create", "job", "by-hand", f"--from=cronjob/{FLOW}-archive")
     end_driver(flows, driver(flows, "by-hand"), EXPORTED)
-    # Its report is from January, so the archive is not overdue: the CronJob is new.
+    # Its report is from January, but the archive is not overdue, because the CronJob is new.
     wait_for_condition(flows, "Archived", "True", "Archived")
     status = _status(flows, "archive")
     assert (status["job"], status["commit"], status["records"], status["successTime"]) == (
@@ -86,8 +89,8 @@ def test_a_scheduled_export_is_reported_with_its_commit_and_the_next_time(flows:
     )
 
 
-def test_an_export_that_follows_continues_after_a_kill_and_never_runs_twice(flows: Kubectl):
-    """A killed driver is replaced in the same Job; another spec starts only when the earlier driver has ended."""
+def test_a_following_export_continues_after_a_kill_and_never_runs_twice(flows: Kubectl):
+    """A killed driver is replaced in the same Job. A changed spec starts only when the earlier driver has ended."""
     document = manifest(archive={"url": URL, "follow": True})
     flows.apply(document)
     job = one_job(flows, "archive")
@@ -123,7 +126,7 @@ def test_an_export_that_follows_continues_after_a_kill_and_never_runs_twice(flow
 
 
 def test_a_restore_runs_once_and_the_connector_continues_after_it(flows: Kubectl):
-    """The connector waits; neither a deleted Job nor a lost status restores again, a new runId does."""
+    """The connector waits. Neither a deleted Job nor a lost status starts the restore again, but a new runId does."""
     document = manifest(restore={"runId": "1", "url": URL}, state="Paused")
     flows.apply(document)
     job = one_job(flows, "restore")
@@ -138,7 +141,7 @@ def test_a_restore_runs_once_and_the_connector_continues_after_it(flows: Kubectl
     flows("patch", "mirrorflow", FLOW, "--subresource=status", "--type=merge", '--patch={"status":null}')
     document["spec"]["limits"] = {"bytesPerSecond": "1Mi"}
     flows.apply(document)
-    wait_for_condition(flows, "Restored", "True", "Restored")  # so the status is written again
+    wait_for_condition(flows, "Restored", "True", "Restored")  # causes the status to be written again
     wait_until("the change is observed", lambda: is_observed(flows))
     assert jobs(flows, "restore") == []
 

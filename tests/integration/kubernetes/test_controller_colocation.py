@@ -1,4 +1,4 @@
-"""The operator process on a real API server: connectors move into one pod and out again, without a gap."""
+"""The operator process on a real API server moves connectors into one pod and out again, without a gap."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.harness.kubernetes.simulated_pods import mark_pods_running
 from tests.integration.kubernetes.controlled import events, existing_objects, manifest
 
 NAME = "east-to-west"
-UNREACHABLE = "127.0.0.2"  # no connector listens there
+UNREACHABLE = "127.0.0.2"  # no connector listens at this address
 WAIT_S = 90.0  # seconds on an idle machine
 APART = {"source": ["connector"], "checkpoint": ["connector"], "heartbeat": ["connector"]}
 TOGETHER = {"source": ["connector"], "checkpoint": ["checkpoint", "heartbeat"]}
@@ -46,7 +46,7 @@ def _files(namespace: Kubectl) -> dict[str, list[str]]:
 
 
 def _wait_for(namespace: Kubectl, expected: dict[str, list[str]]) -> None:
-    """Waits until pods read the *expected* files. No kubelet runs, so the pods are marked as ready here."""
+    """Waits until pods read the *expected* files. No kubelet runs, so this function marks the pods as ready."""
 
     def moved() -> bool:
         mark_pods_running(
@@ -70,7 +70,7 @@ def _status(namespace: Kubectl) -> dict[str, Any]:
 def test_connectors_move_into_one_pod_and_out_of_it_once_the_new_pod_is_ready(
     namespace: Kubectl,
 ):
-    """A pod that is not ready removes nothing; Events give the reason of each roll and removal."""
+    """While the new pod is not ready, no pod is removed. Events give the reason of each rollout and removal."""
     namespace.apply(manifest())
     _wait_for(namespace, APART)
 
@@ -110,7 +110,7 @@ def _rolls(message: str, namespace: Kubectl) -> bool:
 
 
 def _reported_connectors(namespace: Kubectl) -> set[str]:
-    """Returns the connectors whose pods the status has, from the selector of each connector."""
+    """Returns the connectors whose pods are in the status, from the selector of each connector."""
     selectors = (connector_status.get("selector", "") for connector_status in _status(namespace).values())
     return {
         label.partition("=")[2]

@@ -1,6 +1,6 @@
-"""The API server refuses, cuts, loses or delays the operator's requests, or its watches end or fall silent.
+"""The API server refuses, cuts, loses or delays the operator's requests, or its watches end or stop sending events.
 
-The flow is completed with a bounded number of calls; where nothing changes, nothing is written.
+The flow is completed with a bounded number of calls. If nothing changes, nothing is written.
 """
 
 import random
@@ -29,10 +29,10 @@ from tests.integration.kubernetes.controlled import (
 )
 
 FAULTS = 2
-STATUS_WRITES_MAX = 6  # for a flow whose pods are created and nothing else
-WATCHES_MIN = 6  # of ten; the others may begin later
+STATUS_WRITES_MAX = 6  # calls for a flow whose pods are created and nothing else
+WATCHES_MIN = 6  # of the ten polls; the others may begin later
 QUIET_FLOWS = 10
-OWN_OPERATOR = "own-operator"  # a label of flows that the operator of this module leaves alone
+OWN_OPERATOR = "own-operator"  # a label of flows that the operator of this module ignores
 SCRAPE_S = 0.5
 QUIET_S = 8.0  # eight polls and four full lists
 STOP = '--patch={"spec":{"state":"Stopped"}}'
@@ -48,7 +48,10 @@ def proxy(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="module")
 def operator(proxy: FaultProxy) -> Iterator[OperatorProcess]:
-    """One operator that is connected through the proxy, for all flows of this module except those with their own operator."""
+    """An operator that is connected through the proxy.
+
+    It serves all flows of this module except those with their own operator.
+    """
     others = {"MIRRORFLOW_SELECTOR": f"!{OWN_OPERATOR}"}
     with OperatorProcess(kubeconfig=proxy.kubeconfig, folder=proxy.folder, environment=others) as process:
         process.wait_until_leading()
@@ -149,7 +152,10 @@ def _stopped(namespace: Kubectl) -> bool:
 def test_watches_that_stop_sending_events_are_restarted(
     mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path
 ):
-    """A half-open connection gives no error. A full list finds the change at once, and then the watches are restarted."""
+    """A half-open connection causes no error.
+
+    A full list detects the change at once, and then the watches are restarted.
+    """
     user = mirrorflows.user(f"deaf-{namespace.namespace}", groups=["system:masters"])
     document = manifest()
     namespace.apply(document)
@@ -175,8 +181,11 @@ def test_watches_that_stop_sending_events_are_restarted(
         assert operator.child.running
 
 
-def test_flows_at_rest_cause_no_writes(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path):
-    """Ten flows at rest, polled every second and listed every two. `benchmarks operator --quiescence` takes five minutes."""
+def test_unchanged_flows_cause_no_writes(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path):
+    """Ten unchanged flows are polled every second and listed every two seconds.
+
+    `benchmarks operator --quiescence` takes five minutes.
+    """
     name = f"quiet-{namespace.namespace}"
     user = mirrorflows.user(name, groups=["system:masters"])
     for number in range(QUIET_FLOWS):
@@ -195,7 +204,8 @@ def test_flows_at_rest_cause_no_writes(mirrorflows: ApiServer, namespace: Kubect
         wait_until("every pod exists", lambda: len(namespace.get("pods")["items"]) == pods)
         requests = Requests(mirrorflows.kubectl.kubeconfig)
         assert mark_pods_running(requests, pod_addresses, namespace=namespace.namespace) == pods
-        # A scrape costs the operator as much as several polls: a short interval would keep a busy machine occupied.
+        # For the operator, a scrape costs as much as several polls. A short interval would keep a busy machine
+        # occupied.
         wait_until("every pod is polled", lambda: operator.metric("polls_total") >= 3 * pods, poll_s=SCRAPE_S)
         assert operator.metric("polls_failed_total") == 0
         wait_until("every flow is Ready", lambda: _all_ready(namespace))
@@ -213,7 +223,7 @@ def test_flows_at_rest_cause_no_writes(mirrorflows: ApiServer, namespace: Kubect
 
 @contextmanager
 def stub_connectors(pods: int, folder: Path) -> Iterator[list[str]]:
-    """Starts *pods* stub connectors; yields their addresses."""
+    """Starts *pods* stub connectors, and yields their addresses."""
     block = random.randrange(100, 200)
     stubs = start("stubs", stub_command(HTTP_PORT, block, pods), log=folder / "stubs.log")
     try:

@@ -1,4 +1,4 @@
-"""Faults around the operator: a kill at any write, no API server, no CRD, no permissions, ended watches. It recovers."""
+"""The operator recovers from a kill at any write, a missing API server or CRD, missing permissions, and ended watches."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_an_operator_killed_at_each_write_completes_the_flow(
     fault: type[LoseResponse] | type[Drop],
     skip: int,
 ):
-    """Each process makes one write and is killed with kill -9; no write is repeated."""
+    """Each process makes one write and is killed with kill -9. No write is repeated."""
     user = mirrorflows.user(f"mortal-{namespace.namespace}", groups=["system:masters"])
     document = manifest()
     namespace.apply(document)
@@ -68,18 +68,18 @@ def test_an_operator_killed_at_each_write_completes_the_flow(
     children = [
         (write.resource, write.name)
         for write in mirrorflows.written_by(f"mortal-{namespace.namespace}")
-        # The first operator of an API server writes the CRD, whichever test starts it.
+        # The first operator of an API server writes the CRD, regardless of which test starts it.
         if write.resource not in {"mirrorflows/status", "events", "customresourcedefinitions"}
     ]
-    # The ServiceAccount is written twice: with its content, then with the pinned values as annotations.
+    # The ServiceAccount is written twice, first with its content, and then with the pinned values as annotations.
     assert sorted(children) == sorted([*set(children), ("serviceaccounts", "east-to-west")])
     assert len(children) == 9
     assert number >= 9
 
 
 @pytest.mark.usefixtures("built")
-def test_a_missing_crd_and_a_missing_api_server_are_waited_for(tmp_path: Path):
-    """The CRD is created later, and the API server is killed and restarted: the same process continues."""
+def test_the_operator_waits_for_a_missing_crd_and_a_missing_api_server(tmp_path: Path):
+    """The CRD is created later, and the API server is killed and restarted. The same process continues."""
     with ApiServer(folder=tmp_path / "server", controllers=False) as server:
         user = server.user("operator", groups=["system:masters"])
         with OperatorProcess(kubeconfig=user.kubeconfig, folder=tmp_path) as operator:
@@ -123,7 +123,7 @@ def _has_ended_or_is_idle(operator: OperatorProcess) -> Callable[[], bool]:
 
 
 def _grant(admin: Kubectl, user: str, *, but: str = "") -> None:
-    """Grants everything that the operator needs in the namespace, without the permission to write *but*."""
+    """Grants all permissions that the operator needs in the namespace, except the permission to write *but*."""
     kinds = {
         "mirrorflows.mirrorflow.io": READS,
         "mirrorflows.mirrorflow.io/status": "patch",
@@ -155,7 +155,10 @@ def _grant(admin: Kubectl, user: str, *, but: str = "") -> None:
 def test_a_missing_permission_is_reported_and_does_not_affect_other_flows(
     mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path
 ):
-    """One namespace lacks one write permission, a second one all permissions; status, log and a metric report them."""
+    """One namespace lacks one write permission, and a second one all permissions.
+
+    Status, log and a metric report them.
+    """
     admin = mirrorflows.kubectl
     lacking, closed = f"{namespace.namespace}-lacking", f"{namespace.namespace}-closed"
     user = f"limited-{namespace.namespace}"
@@ -196,7 +199,10 @@ def test_a_missing_permission_is_reported_and_does_not_affect_other_flows(
 def test_refused_watches_are_restarted_and_deletions_in_between_are_reverted(
     mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path
 ):
-    """kopf gives up a refused watch for good; the operator detects that, and creates what was deleted meanwhile."""
+    """kopf permanently gives up a refused watch.
+
+    The operator detects this, and recreates what was deleted meanwhile.
+    """
     user = mirrorflows.user(f"watching-{namespace.namespace}", groups=["system:masters"])
     document = manifest()
     namespace.apply(document)

@@ -1,4 +1,7 @@
-"""The operator process on a real API server: conditions of a changed spec come from its own pods and carry its generation."""
+"""The operator process on a real API server.
+
+Conditions of a changed spec come from the pods of that spec and have its generation.
+"""
 
 import asyncio
 import json
@@ -30,7 +33,7 @@ NOTHING = {"reason": "NothingMatches", "count": 1, "example": "No topic of east 
 
 @contextmanager
 def _stubs() -> Iterator[None]:
-    """Connectors at both addresses: one works, the other selects no topic."""
+    """Serves connectors at both addresses. One works, and the other selects no topic."""
     loop, ready, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
 
     async def serve() -> None:
@@ -52,7 +55,7 @@ def _stubs() -> Iterator[None]:
 
 @pytest.fixture
 def operator(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path) -> Iterator[OperatorProcess]:
-    """One operator for the test's namespace, which keeps its reported conditions for an hour."""
+    """One operator for the test's namespace. It keeps its reported conditions for an hour."""
     user = mirrorflows.user("operator-of-generations", groups=["system:masters"])
     with (
         _stubs(),
@@ -68,7 +71,10 @@ def operator(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path) -> Iter
 
 
 def _watch(namespace: Kubectl, address: str, until: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-    """Runs pending pods at *address* until *until* holds; returns every flow that was read on the way."""
+    """Runs pending pods at *address* until *until* is true.
+
+    Returns every version of the flow that was read meanwhile.
+    """
     flows: list[dict[str, Any]] = []
 
     def is_as_expected() -> bool:
@@ -92,7 +98,7 @@ def _is_ready(status: str, generation: int) -> Callable[[dict[str, Any]], bool]:
 
 @pytest.mark.usefixtures("operator")
 def test_conditions_of_a_changed_spec_come_from_its_own_pods_at_once(namespace: Kubectl):
-    """Until then Reconciling is True and Ready keeps the old generation, however long conditions are kept otherwise."""
+    """Until then, Reconciling is True and Ready keeps the old generation, regardless of how long conditions are kept."""
     document = manifest()
     namespace.apply(document)
     _watch(namespace, WELL, _is_ready("True", 1))

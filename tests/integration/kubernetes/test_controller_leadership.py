@@ -1,4 +1,4 @@
-"""Several operators: one leads, the others are ready and take over after any end. Two leaders at once do no harm."""
+"""Of several operators, one leads. The others are ready and take over after any end. Two leaders at once do no harm."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from tests.integration.kubernetes.controlled import (
     wait_until_unchanged,
 )
 
-LEASE_S = 3.0  # by default it is 15 s, and each time here five times as long
+LEASE_S = 3.0  # the default is 15 s, and every other time here is five times as long
 Start = Callable[..., OperatorProcess]
 
 
@@ -56,7 +56,7 @@ def _leader(*operators: OperatorProcess) -> OperatorProcess:
 
 
 def test_the_standby_takes_over_when_the_leader_is_killed_or_terminated(start: Start, namespace: Kubectl):
-    """After kill -9 it waits for the Lease to expire; SIGTERM releases the Lease. The standby is always ready."""
+    """After kill -9, it waits until the Lease expires. SIGTERM releases the Lease. The standby is always ready."""
     pair = [start("one"), start("two")]
     leader = _leader(*pair)
     standby = next(operator for operator in pair if operator is not leader)
@@ -87,13 +87,13 @@ def test_the_standby_takes_over_when_the_leader_is_killed_or_terminated(start: S
     )
     assert status == 0
     assert after_kill_s < LEASE_S * 2 + 5
-    assert after_term_s < 5  # the end of one process and the takeover of the next, on a busy machine
+    assert after_term_s < 5  # the end of one process and the takeover by the next, on a busy machine
 
 
 def test_an_operator_suspended_for_longer_than_its_lease_exits(
     start: Start, namespace: Kubectl, mirrorflows: ApiServer
 ):
-    """It resumes with outdated knowledge, and exits before it writes anything."""
+    """It resumes with outdated state, and exits before it writes anything."""
     frozen = start("frozen")
     frozen.wait_until_leading()
     namespace.apply(manifest())
@@ -112,7 +112,7 @@ def test_an_operator_suspended_for_longer_than_its_lease_exits(
 
 
 def test_operators_with_a_label_selector_share_a_namespace(start: Start, namespace: Kubectl):
-    """Each serves the flows that match its selector; a changed label moves a flow from one operator to the other."""
+    """Each serves the flows that match its selector. A changed label moves a flow from one operator to the other."""
     for team in ("left", "right"):
         start(team, MIRRORFLOW_LEASE=team, MIRRORFLOW_SELECTOR=f"team={team}").wait_until_leading()
     document = manifest()
@@ -141,7 +141,10 @@ def test_operators_with_a_label_selector_share_a_namespace(start: Start, namespa
 def test_two_simultaneous_leaders_agree_and_stop_writing(
     start: Start, namespace: Kubectl, mirrorflows: ApiServer
 ):
-    """Each has its own Lease, as after a split: every object is the same as with one leader, and the writes end."""
+    """Each has its own Lease, as after a network split.
+
+    Every object is the same as with one leader, and the writes end.
+    """
     pair = [start(name, MIRRORFLOW_LEASE=name, MIRRORFLOW_LEASE_S="15") for name in ("left", "right")]
     for operator in pair:
         operator.wait_until_leading()

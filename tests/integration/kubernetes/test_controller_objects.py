@@ -1,4 +1,6 @@
-"""The operator process on a real API server: a MirrorFlow gets its objects, which follow its changes without repeated writes."""
+"""The operator process on a real API server creates the objects of a MirrorFlow, and updates them without repeated
+writes.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +38,7 @@ USER = "operator-of-all"
 
 @pytest.fixture(scope="module")
 def operator(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    """One operator for all tests of this module: it serves the whole cluster, and each test has its namespace."""
+    """One operator for all tests of this module. It serves the whole cluster, and each test has its own namespace."""
     user = mirrorflows.user(USER, groups=["system:masters"])
     folder = tmp_path_factory.mktemp("operator")
     with OperatorProcess(kubeconfig=user.kubeconfig, folder=folder) as process:
@@ -48,7 +50,7 @@ def operator(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -
 def settled(
     operator: OperatorProcess, mirrorflows: ApiServer, namespace: Kubectl
 ) -> Callable[[], list[Written]]:
-    """Waits until nothing is due and each status is up to date; returns all writes in the namespace."""
+    """Waits until no work is due and each status is up to date. Returns all writes in the namespace."""
 
     def wait() -> list[Written]:
         def quiet() -> bool:
@@ -75,7 +77,7 @@ def images(namespace: Kubectl) -> set[str]:
 def test_a_flow_gets_exactly_its_planned_objects_and_pods(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """All planned objects and no others, unchanged, owned by the flow, each written once."""
+    """The flow owns all planned objects and no others. They are as planned, and each was written once."""
     document = manifest()
     namespace.apply(document)
 
@@ -126,7 +128,10 @@ def test_the_operator_changes_only_the_status_of_a_flow(
 def test_a_change_of_one_connector_rolls_only_its_pods_and_gives_the_reason(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """One ConfigMap, one Deployment, one Event with the names of the properties; the other two keep their pods."""
+    """It changes one ConfigMap and one Deployment, and publishes one Event with the names of the properties.
+
+    The other two keep their pods.
+    """
     document = manifest()
     namespace.apply(document)
     before = settled()
@@ -153,15 +158,15 @@ def test_a_change_of_one_connector_rolls_only_its_pods_and_gives_the_reason(
 
 
 def _version(object_: dict[str, Any]) -> object:
-    """Returns what changes with the content; a status change does not change the generation."""
+    """Returns what changes with the content. A status change does not change the generation."""
     metadata = object_["metadata"]
     return metadata.get("generation", metadata["resourceVersion"])
 
 
-def test_objects_that_are_not_planned_any_more_are_deleted(
+def test_objects_that_are_no_longer_planned_are_deleted(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """A flow without groups has no checkpoint connector; objects with MirrorFlow's label but a different owner stay."""
+    """A flow without groups has no checkpoint connector. Objects with MirrorFlow's label but a different owner stay."""
     document = manifest()
     namespace.apply(document)
     settled()
@@ -171,7 +176,8 @@ def test_objects_that_are_not_planned_any_more_are_deleted(
         "metadata": {"name": "stranger", "labels": {"mirrorflow.io/flow": "east-to-west"}},
     }
     namespace.apply(foreign)
-    # Admission refuses to delete objects without the flow's label: the operator must not try, or the rest would wait.
+    # Admission refuses to delete objects without the flow's label. The operator must not try to, or the other deletions
+    # would wait.
     flow = namespace.get("mirrorflow", "east-to-west")
     owner = {
         "apiVersion": flow["apiVersion"],
@@ -213,7 +219,7 @@ def test_manual_changes_are_reverted(namespace: Kubectl, settled: Callable[[], l
 
 
 def test_manual_additions_are_kept(namespace: Kubectl, settled: Callable[[], list[Written]]):
-    """A variable, a container and a key that the operator does not set stay, also when it writes the objects again."""
+    """A variable, a container and a key that the operator does not set stay, even when it writes the objects again."""
     document = manifest()
     namespace.apply(document)
     settled()
@@ -243,7 +249,7 @@ def test_manual_additions_are_kept(namespace: Kubectl, settled: Callable[[], lis
 
 
 def test_a_foreign_object_with_a_planned_name_is_kept_and_reported(namespace: Kubectl):
-    """A foreign ConfigMap keeps its data; the status reports the conflict, and the flow continues once the name is free."""
+    """A foreign ConfigMap keeps its data. The status reports the conflict until the name is free."""
     theirs = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -274,7 +280,7 @@ def test_a_foreign_object_with_a_planned_name_is_kept_and_reported(namespace: Ku
 def test_a_stopped_flow_has_no_pods_until_it_runs_again(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """The objects stay; only the number of pods changes."""
+    """The objects stay. Only the number of pods changes."""
     document = manifest(state="Stopped")
     namespace.apply(document)
     settled()
@@ -293,7 +299,10 @@ def test_a_stopped_flow_has_no_pods_until_it_runs_again(
 def test_objects_of_a_deleted_flow_are_deleted_and_not_recreated(
     namespace: Kubectl, settled: Callable[[], list[Written]], mirrorflows: ApiServer
 ):
-    """Kubernetes deletes owned objects; the operator deletes nothing. A new flow of the same name starts from scratch."""
+    """Kubernetes deletes owned objects, and the operator deletes none.
+
+    A new flow with the same name starts from scratch.
+    """
     document = manifest()
     namespace.apply(document)
     before = settled()
@@ -330,7 +339,9 @@ def test_a_flow_held_by_a_finalizer_keeps_its_pods_and_reports_deleting(
     wait_until("the objects of the flow are gone", lambda: not existing_objects(namespace))
 
 
-def test_pinned_values_survive_a_wiped_status(namespace: Kubectl, settled: Callable[[], list[Written]]):
+def test_pinned_values_are_kept_if_the_status_is_wiped(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
     """A foreign writer, or an older CRD, has removed the version and the id from the status."""
     namespace.apply(manifest())
     settled()
@@ -349,10 +360,10 @@ def test_pinned_values_survive_a_wiped_status(namespace: Kubectl, settled: Calla
     assert images(namespace) == {IMAGE}
 
 
-def test_a_version_that_the_operator_does_not_have_changes_no_image(
+def test_a_version_that_the_operator_does_not_offer_changes_no_image(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """Status and a Warning event report it; the rest of the spec is applied."""
+    """Status and a Warning event report it. The rest of the spec is applied."""
     document = manifest()
     namespace.apply(document)
     settled()
@@ -378,7 +389,10 @@ def test_a_version_that_the_operator_does_not_have_changes_no_image(
 def test_pods_of_an_earlier_release_stay_until_a_property_changes(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """A Deployment without the pod defaults is kept; a changed property adds them, a changed number of pods does not."""
+    """A Deployment without the pod defaults is kept.
+
+    A changed property adds them, but a changed number of pods does not.
+    """
     document = manifest()
     namespace.apply(document)
     settled()
@@ -404,7 +418,7 @@ def test_pods_of_an_earlier_release_stay_until_a_property_changes(
 
 
 def _write_deployments_of_an_earlier_release(namespace: Kubectl, document: dict[str, Any]) -> None:
-    """Writes the Deployments as an operator without pod defaults did, with the running operator's field manager."""
+    """Writes the Deployments like an operator without pod defaults, with the running operator's field manager."""
     flow = parse_flow({**document, "metadata": {**document["metadata"], "namespace": namespace.namespace}})
     uid = namespace.get("mirrorflow", flow.metadata.name)["metadata"]["uid"]
     resource = replace(resource_of(flow), namespace=namespace.namespace, uid=uid)
@@ -421,7 +435,7 @@ def test_a_second_operator_writes_nothing_that_exists(
     settled: Callable[[], list[Written]],
     tmp_path: Path,
 ):
-    """It has the same task and offers a newer replicator for new flows: it writes nothing, so it rolls nothing."""
+    """It has the same task and offers a newer replicator for new flows. It writes nothing, so no pod is replaced."""
     examples = sorted((Path(__file__).parents[2] / "examples" / "valid").glob("*.yaml"))
     for number, example in enumerate(examples):
         document = dict(read_document(example.read_text()))
@@ -436,7 +450,7 @@ def test_a_second_operator_writes_nothing_that_exists(
         kubeconfig=user.kubeconfig,
         folder=tmp_path,
         namespaces=[team.namespace],
-        # The flows' NetworkPolicies admit the first operator's namespace.
+        # The flows' NetworkPolicies allow the first operator's namespace.
         environment={"MIRRORFLOW_REPLICATOR_VERSIONS": "0.2.0,0.1.0", "POD_NAMESPACE": "default"},
     ) as second:
         second.wait_until_leading()
@@ -468,14 +482,14 @@ def _condition(namespace: Kubectl, name: str, kind: str = "Ready") -> Mapping[st
     ],
     ids=["not-converted", "invalid"],
 )
-def test_an_invalid_object_is_reported_and_blocks_no_other(
+def test_an_invalid_object_is_reported_and_does_not_block_others(
     mirrorflows: ApiServer,
     namespace: Kubectl,
     settled: Callable[[], list[Written]],
     connector: dict[str, Any],
     named: str,
 ):
-    """Whether the server returns 422 or 500, the object is not sent again until the spec changes."""
+    """Regardless of whether the server returns 422 or 500, the object is not sent again until the spec changes."""
     document = manifest(connectors={"source": connector})
     name = document["metadata"]["name"]
     namespace.apply(document)
@@ -509,7 +523,7 @@ def test_an_invalid_object_is_reported_and_blocks_no_other(
 def test_an_unknown_setting_is_reported_and_changes_no_pod(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """The API server stores it: CEL cannot list all keys."""
+    """The API server stores it, because CEL cannot list all keys."""
     document = manifest()
     namespace.apply(document)
     settled()
@@ -576,10 +590,10 @@ def test_missing_labels_of_an_object_are_restored_without_delay_for_other_object
     wait_until("both Deployments exist", repaired)
 
 
-def test_a_flow_of_a_version_that_is_not_offered_any_more_is_still_reconciled(
+def test_a_flow_of_a_version_that_is_no_longer_offered_is_still_reconciled(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """After an upgrade of the operator by two versions, deleted objects are recreated, and the spec is applied."""
+    """The operator was upgraded by two versions. Deleted objects are recreated, and the spec is applied."""
     document = manifest()
     namespace.apply(document)
     settled()
@@ -604,7 +618,10 @@ def test_a_flow_of_a_version_that_is_not_offered_any_more_is_still_reconciled(
 def test_the_newer_of_two_conflicting_flows_has_no_pods_until_the_older_is_deleted(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """A flow that never ran gets no objects; one that ran keeps them without pods; both start as soon as they may."""
+    """A flow that never ran gets no objects.
+
+    A flow that ran keeps them without pods. Both start as soon as they may.
+    """
     older, later, never = manifest("a-older"), manifest("b-later"), manifest("c-never")
     free = later["spec"]["target"]
     never["spec"].update(source=older["spec"]["source"], target=older["spec"]["target"])

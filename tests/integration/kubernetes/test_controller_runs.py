@@ -1,4 +1,7 @@
-"""Spark jobs of a running operator on a real API server: each run once, despite deletions and pauses, and reported."""
+"""Spark jobs of a running operator on a real API server.
+
+Each runs once, despite deletions and pauses, and is reported.
+"""
 
 from mirrorflow_operator.settings import SEED_ACCOUNT
 from mirrorflow_seed.job_report import JobPhase, OutcomeCounts, SeedReport, VerifyReport
@@ -26,7 +29,10 @@ from tests.integration.kubernetes.spark_jobs import (
 
 
 def test_a_seed_runs_once_and_the_connector_continues_after_it(flows: Kubectl):
-    """The connector waits and then continues; a deleted finished Job is not recreated, a new runId is a new Job."""
+    """The connector waits and then continues.
+
+    A deleted finished Job is not recreated, but a new runId creates a new Job.
+    """
     document = manifest(seed={"runId": "1"})
     flows.apply(document)
     job = one_job(flows)
@@ -71,7 +77,10 @@ def test_a_seed_runs_once_and_the_connector_continues_after_it(flows: Kubectl):
 
 
 def test_a_failed_seed_does_not_stop_replication(flows: Kubectl):
-    """An error that no retry fixes: the Job fails at once, the connector continues, and the status has the driver's error."""
+    """A retry cannot fix the error.
+
+    The Job fails at once, the connector continues, and the status has the driver's error.
+    """
     flows.apply(manifest(seed={"runId": "1"}))
     job = one_job(flows)
     end_driver(
@@ -87,7 +96,7 @@ def test_a_failed_seed_does_not_stop_replication(flows: Kubectl):
 
 
 def test_a_paused_flow_suspends_its_seed_and_a_changed_spec_replaces_the_job(flows: Kubectl):
-    """The same Job is suspended and resumed; changed settings need a new Job, once the old driver has ended."""
+    """The same Job is suspended and resumed. Changed settings need a new Job once the old driver has ended."""
     document = manifest(seed={"runId": "1"})
     flows.apply(document)
     job = one_job(flows)
@@ -98,7 +107,7 @@ def test_a_paused_flow_suspends_its_seed_and_a_changed_spec_replaces_the_job(flo
     wait_until("the driver has gone", lambda: drivers(flows, job) == [])
     wait_for_condition(flows, "Seeded", "False", "Paused")
     assert jobs(flows)[0]["spec"]["suspend"] is True
-    assert desired_source_pods(flows) == 1  # its pods show the lag
+    assert desired_source_pods(flows) == 1  # its pods report the lag
 
     document["spec"]["state"] = "Running"
     flows.apply(document)
@@ -125,7 +134,7 @@ def test_a_paused_flow_suspends_its_seed_and_a_changed_spec_replaces_the_job(flo
 
 
 def test_a_deleted_job_is_created_again(flows: Kubectl):
-    """The Job of an unfinished run is deleted: copied records remain, and the status does not report an end."""
+    """The Job of an unfinished run is deleted. Copied records remain, and the status does not report an end."""
     flows.apply(manifest(seed={"runId": "1"}))
     job = one_job(flows)
     uid = jobs(flows)[0]["metadata"]["uid"]
@@ -171,11 +180,11 @@ def test_a_scheduled_verification_reports_differences(flows: Kubectl):
     wait_for_condition(flows, "Verified", "False", "DifferencesFound")
     verify = flows.get("mirrorflow", FLOW)["status"]["verify"]
     assert (verify["job"], verify["differences"], verify["windows"]["different"]) == ("by-hand", 1, 1)
-    assert status_and_reason(flows, "Ready")[1] != "DifferencesFound"  # records are copied anyway
+    assert status_and_reason(flows, "Ready")[1] != "DifferencesFound"  # records are still copied
 
 
 def test_a_verification_by_run_id_waits_for_a_scheduled_one(flows: Kubectl):
-    """The new Job waits for the running driver, and the schedule is suspended until the result of the new Job."""
+    """The new Job waits for the running driver. The schedule is suspended until the result of the new Job."""
     document = manifest(verify={"schedule": "0 3 * * *"})
     flows.apply(document)
     wait_until("the CronJob exists", lambda: len(flows.get("cronjobs")["items"]) == 1)

@@ -1,4 +1,4 @@
-"""An operator killed at any write leaves runs that the next operator finishes; each run is started once."""
+"""An operator killed at any write leaves runs that the next operator completes. Each run is started once."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,10 @@ from tests.integration.kubernetes.spark_jobs import (
 def test_an_operator_killed_at_any_write_starts_each_run_once(
     mirrorflows: ApiServer, team: Kubectl, tmp_path: Path
 ):
-    """kill -9 after the first objects, after the Job, and before its end is written: one Job, whose end is reported."""
+    """It is killed with kill -9 after the first objects, after the Job, and before the Job's end is written.
+
+    One Job runs, and its end is reported.
+    """
     user = mirrorflows.user("operator-that-dies", groups=["system:masters"])
 
     def until(what: str, reached: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""The operator process on a real API server: scaling a connector to several pods and back to one."""
+"""The operator process on a real API server scales a connector to several pods and back to one."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from tests.integration.kubernetes.controlled import events, existing_objects, ma
 
 NAME = "east-to-west"
 SOURCE = f"{NAME}-source"
-UNREACHABLE = "127.0.0.2"  # no connector listens there
+UNREACHABLE = "127.0.0.2"  # no connector listens at this address
 OF_SEVERAL = {f"{kind} {SOURCE}" for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy")}
 
 
@@ -27,7 +27,7 @@ Start = Callable[[], OperatorProcess]
 
 @pytest.fixture
 def start(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path) -> Iterator[Start]:
-    """Starts operators for the test's namespace; they end with the test."""
+    """Starts operators for the test's namespace. They end with the test."""
     user = mirrorflows.user("operator-that-scales", groups=["system:masters"])
     with ExitStack() as ends:
 
@@ -46,7 +46,7 @@ def _deployment(namespace: Kubectl) -> dict[str, Any]:
 
 
 def _wait_for_replicas(namespace: Kubectl, count: int, *, form: str = "distributed") -> dict[str, Any]:
-    """Waits for *count* replicas in mode *form*. No kubelet runs, so the pods are marked as ready here."""
+    """Waits for *count* replicas in mode *form*. No kubelet runs, so this function marks the pods as ready."""
 
     def scaled() -> bool:
         mark_pods_running(
@@ -64,7 +64,7 @@ def _form(spec: dict[str, Any]) -> str:
 
 
 def test_the_scale_subresource_adds_and_removes_pods(namespace: Kubectl, start: Start):
-    """The second pod changes the mode and adds objects, which the last pod does not need; a third pod rolls nothing."""
+    """The second pod changes the mode and adds objects, which the last pod does not need. A third pod replaces none."""
     start()
     namespace.apply(manifest())
     single = _wait_for_replicas(namespace, 1, form="standalone")

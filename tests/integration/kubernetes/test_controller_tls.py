@@ -19,14 +19,16 @@ from tests.harness.kubernetes.simulated_pods import mark_pods_running
 from tests.harness.kubernetes.stub_connectors import addresses, stub_command
 from tests.integration.kubernetes.controlled import manifest
 
-PODS = 6  # of two flows
+PODS = 6  # addresses of two flows
 WAIT_S = 120.0
 TLS = {"internalRest": {"tls": {"secretName": "rest"}}}
 
 
 @pytest.fixture
 def connectors(namespace: Kubectl, tmp_path: Path) -> Iterator[tuple[list[str], Path]]:
-    """Addresses with one certificate, valid for the connectors of flow `proven`, and the path of its authority."""
+    """Returns addresses with one certificate, which is valid for the connectors of flow `proven`, and the path of its
+    authority.
+    """
     authority = Authority(tmp_path)
     names = (
         f"proven-{connector}.{namespace.namespace}.svc" for connector in ("source", "checkpoint", "heartbeat")
@@ -46,10 +48,13 @@ def _reason(namespace: Kubectl, flow: str, type_: str) -> tuple[str, str]:
     return condition_.get("status", ""), condition_.get("reason", "")
 
 
-def test_a_connector_is_trusted_only_with_its_own_name_in_the_certificate(
+def test_a_connector_is_trusted_only_if_the_certificate_has_its_name(
     mirrorflows: ApiServer, namespace: Kubectl, connectors: tuple[list[str], Path], tmp_path: Path
 ):
-    """Two flows present the same certificate: the flow it names is Ready, the progress of the other is unknown."""
+    """Two flows present the same certificate.
+
+    The flow with the name in it is Ready, and the progress of the other is unknown.
+    """
     user = mirrorflows.user(f"verifier-{namespace.namespace}", groups=["system:masters"])
     for flow in ("proven", "borrowed"):
         namespace.apply(manifest(flow, **TLS))

@@ -1,4 +1,4 @@
-"""The MirrorFlow CRD on a real API server: rules about changes, defaults, columns, subresources, merged lists."""
+"""The MirrorFlow CRD on a real API server: rules about changes, defaults, columns, subresources and merged lists."""
 
 import copy
 from collections.abc import Iterator
@@ -31,12 +31,12 @@ def _flow(**spec: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def cluster(mirrorflows: ApiServer, namespace: Kubectl) -> Kubectl:
-    """kubectl in the test's namespace of a server with the MirrorFlow CRD."""
+    """kubectl in the test's namespace on a server with the MirrorFlow CRD."""
     return mirrorflows.kubectl.within(namespace.namespace)
 
 
 def test_the_crd_is_established_and_structural(mirrorflows: ApiServer):
-    """Established, names accepted, and no condition about a schema that is not structural."""
+    """The CRD is established, its names are accepted, and no condition reports a non-structural schema."""
     conditions = mirrorflows.kubectl.get("crd", "mirrorflows.mirrorflow.io")["status"]["conditions"]
 
     assert {"Established": "True", "NamesAccepted": "True"} == {
@@ -60,7 +60,7 @@ def test_the_crd_is_established_and_structural(mirrorflows: ApiServer):
 def test_fields_that_name_topics_are_immutable(
     cluster: Kubectl, first: dict[str, Any], second: dict[str, Any], field: str
 ):
-    """Different copies with the old positions would have a gap; removing such a field changes it, too."""
+    """Different copies with the old positions would have a gap. Removing such a field changes it as well."""
     cluster.apply(_flow(**first))
 
     with pytest.raises(KubectlError, match=rf"{field}: .*it is immutable"):
@@ -68,7 +68,7 @@ def test_fields_that_name_topics_are_immutable(
 
 
 def test_mutable_fields_may_change(cluster: Kubectl):
-    """Addresses change, topics are added, a flow is paused."""
+    """Addresses change, topics are added, and a flow is paused."""
     cluster.apply(_flow())
     cluster.apply(
         _flow(
@@ -82,7 +82,7 @@ def test_mutable_fields_may_change(cluster: Kubectl):
 
 
 def test_defaults_are_stored_and_read_like_the_users_spec(cluster: Kubectl):
-    """The stored flow has each default, and MirrorFlow's types read it like the user's."""
+    """The stored flow has each default, and MirrorFlow's types parse it like the user's file."""
     cluster.apply(SMALLEST)
 
     stored = cluster.get("mirrorflow", NAME)["spec"]
@@ -131,7 +131,7 @@ def _fields(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[st
 
 
 def test_kubectl_get_shows_the_reason_of_each_flow(cluster: Kubectl):
-    """It shows Ready and its reason, and the message with -o wide; the short name works."""
+    """The columns are Ready and its reason, and the message with -o wide. The short name works."""
     cluster.apply(SMALLEST)
     condition = {
         "type": "Ready",
@@ -152,7 +152,7 @@ def test_kubectl_get_shows_the_reason_of_each_flow(cluster: Kubectl):
 
 
 def test_spec_and_status_are_written_separately(cluster: Kubectl):
-    """The operator's writes do not change the spec or its generation, a user's do not change the status."""
+    """The operator's writes do not change the spec or its generation. A user's writes do not change the status."""
     cluster.apply(SMALLEST)
     _write_status(cluster, {"observedGeneration": 1, "lag": "0"}, spec={"state": "Stopped"})
     after_status = cluster.get("mirrorflow", NAME)
@@ -187,7 +187,7 @@ def test_kubectl_scale_changes_the_source_connector(cluster: Kubectl):
 
 
 def test_lists_of_two_field_managers_are_merged(cluster: Kubectl):
-    """Sets are merged by member, environment variables by name; each manager removes only its own."""
+    """Sets are merged by member, and environment variables by name. Each manager removes only its own entries."""
     mine = _flow(
         topics={"include": ["orders"]},
         connectors={"source": {"template": {"env": [{"name": "MINE", "value": "1"}]}}},
@@ -216,7 +216,7 @@ def test_lists_of_two_field_managers_are_merged(cluster: Kubectl):
 
 
 def test_two_field_managers_of_one_field_get_a_conflict(cluster: Kubectl):
-    """Neither overwrites the other without an error."""
+    """Neither manager overwrites the other without an error."""
     cluster.apply(_flow(state="Running"), "--field-manager=mine")
 
     with pytest.raises(KubectlError, match=r'conflict with "mine": \.spec\.state'):
@@ -233,7 +233,7 @@ def test_two_field_managers_of_one_field_get_a_conflict(cluster: Kubectl):
     ids=["topics", "groups", "heartbeats"],
 )
 def test_a_users_list_has_no_default_members(cluster: Kubectl, field: tuple[str, str], written: list[str]):
-    """Default members would have no owner and stay: a flow of one topic would copy all topics."""
+    """Default members would have no owner and would stay. A flow of one topic would then copy all topics."""
     section, name = field
     cluster.apply(SMALLEST)
     cluster.apply(_flow(**{section: {name: written}}))

@@ -1,7 +1,7 @@
-"""A real API server judges tests/examples as MirrorFlow's types do: each is accepted, or refused for the announced field.
+"""A real API server accepts and refuses the same files of tests/examples as MirrorFlow's types.
 
-The server has its own messages, so the field is compared: the path on the file's first line, without a final index or key,
-because the server reports a rule at the list or the map.
+The server has its own messages, so the field is compared. It is the path on the file's first line without a final index
+or key, because the server reports a rule at the list or the map.
 """
 
 import json
@@ -25,7 +25,7 @@ ARCHIVES = Path(__file__).parents[3] / "examples" / "archive"
 VALID = sorted((*(EXAMPLES / "valid").glob("*.yaml"), *ARCHIVES.glob("*.yaml")))
 INVALID = sorted((EXAMPLES / "invalid").glob("*.yaml"))
 FIELD = re.compile(r"# expect: ((?:spec|metadata|kind|apiVersion)\b[^:]*?)(?:\[[^]]*\])?: ")
-# A document that is refused before it is known as a MirrorFlow gets a response without a field's path.
+# A document that is refused before it is recognized as a MirrorFlow gets a response without the path of a field.
 OF_THE_TYPE = {"apiVersion": r"API version|invalid object type", "kind": r"kind: |invalid object type"}
 QUANTITIES = {
     "1": True,
@@ -54,13 +54,13 @@ QUANTITIES = {
 
 @pytest.fixture(scope="module")
 def requests(mirrorflows: ApiServer) -> Requests:
-    """Requests of the administrator; the namespace of the examples exists."""
+    """Returns the administrator's requests. The namespace of the examples exists."""
     mirrorflows.kubectl("create", "namespace", "kafka")
     return Requests(mirrorflows.kubectl.kubeconfig)
 
 
 def _sent(requests: Requests, text: str, form: str) -> ApiResponse:
-    """Sends the unchanged example, created or applied as kubectl and Argo CD do, as a dry run."""
+    """Sends the unchanged example as a dry run, created or applied like kubectl and Argo CD do."""
     metadata = {"name": "east-to-west", "namespace": "default"}
     try:
         metadata |= yaml.safe_load(text)["metadata"]
@@ -85,7 +85,7 @@ def test_a_valid_example_is_accepted(requests: Requests, path: Path, form: str):
 
 @pytest.mark.parametrize("form", ["create", "apply"])
 @pytest.mark.parametrize("path", INVALID, ids=lambda path: path.stem)
-def test_an_invalid_example_is_refused_for_the_announced_field(requests: Requests, path: Path, form: str):
+def test_an_invalid_example_is_refused_for_the_expected_field(requests: Requests, path: Path, form: str):
     """The response has the field's path."""
     text = path.read_text()
     announced = FIELD.match(text)
@@ -103,7 +103,7 @@ def test_an_invalid_example_is_refused_for_the_announced_field(requests: Request
 
 @pytest.mark.usefixtures("mirrorflows")
 def test_an_empty_value_counts_as_absent(namespace: Kubectl):
-    """The server removes it, as `validate` does, and sets the default."""
+    """The server removes the field, like `validate`, and sets the default."""
     text = (EXAMPLES / "empty-values.yaml").read_text()
 
     for _ in ("new", "changed"):
@@ -113,7 +113,7 @@ def test_an_empty_value_counts_as_absent(namespace: Kubectl):
 
 
 def _rule_violations(path: Path) -> list[FieldError]:
-    """Returns what MirrorFlow's rules find in an example; empty if its types are wrong."""
+    """Returns what MirrorFlow's rules report for an example, or nothing if its types are wrong."""
     try:
         document = read_document(path.read_text())
         return check(MirrorFlow.model_validate_json(json.dumps(document, default=str), strict=True))
@@ -125,7 +125,7 @@ def _rule_violations(path: Path) -> list[FieldError]:
     "path", [path for path in INVALID if _rule_violations(path)], ids=lambda path: path.stem
 )
 def test_the_server_reports_the_same_errors_as_validate(requests: Requests, path: Path):
-    """The message has the wrong key or entry and the remedy."""
+    """The message has the wrong key or entry, and the remedy."""
     message = _sent(requests, path.read_text(), "create").message
 
     for violation in _rule_violations(path):
@@ -133,13 +133,13 @@ def test_the_server_reports_the_same_errors_as_validate(requests: Requests, path
             assert "listed twice" in violation.message  # the schema's list type reports the entry
             continue
         key = re.search(r"[.](?:config|labels|annotations)\[(.*)\]$", violation.path)
-        # Only MirrorFlow's Python code finds why Java refuses a regular expression.
+        # Only MirrorFlow's Python code detects why Java refuses a regular expression.
         problem = violation.message.partition(": ")[0]
         assert f"{f'key {key[1]}: ' if key else ''}{problem}; {violation.action}" in message
 
 
 def test_a_secret_written_by_mistake_is_not_in_the_response(requests: Requests):
-    """The client that applies logs the response."""
+    """The client that applies the file logs the response."""
     for name in ("password-in-plain-text", "custom-with-plain-secret"):
         response = _sent(requests, (EXAMPLES / "invalid" / f"{name}.yaml").read_text(), "create")
 
@@ -149,7 +149,9 @@ def test_a_secret_written_by_mistake_is_not_in_the_response(requests: Requests):
 @pytest.mark.usefixtures("mirrorflows")
 @pytest.mark.parametrize("path", VALID, ids=lambda path: path.stem)
 def test_an_applied_flow_does_not_differ_from_its_file(namespace: Kubectl, path: Path):
-    """Argo CD sees no difference, and an unchanged file makes no new generation, with server- and client-side diffs."""
+    """Argo CD shows no difference, and an unchanged file causes no new generation, with server-side and client-side
+    diffs.
+    """
     flow = dict(read_document(path.read_text()))
     flow["metadata"].pop("namespace", None)
     flow.pop("status", None)
@@ -167,7 +169,7 @@ def test_an_applied_flow_does_not_differ_from_its_file(namespace: Kubectl, path:
 
 @pytest.mark.parametrize(("written", "accepted"), QUANTITIES.items(), ids=QUANTITIES)
 def test_quantities_are_accepted_as_by_kubernetes(requests: Requests, written: str, *, accepted: bool):
-    """As in a pod's resources, except for unquoted fractions and negative numbers."""
+    """The rules are those of a pod's resources, except for unquoted fractions and negative numbers."""
     text = (EXAMPLES / "valid" / "smallest.yaml").read_text()
     text += f"  connectors: {{source: {{resources: {{limits: {{memory: {written}}}}}}}}}\n"
 

@@ -1,4 +1,4 @@
-"""The fault proxy in front of a real API server: requests without a fault pass unchanged, and each fault works."""
+"""The fault proxy in front of a real API server passes requests without a fault unchanged, and applies each fault."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def path(namespace: Kubectl) -> str:
 def test_requests_pass_unchanged_while_no_rule_applies(
     proxy: FaultProxy, through: Kubectl, namespace: Kubectl
 ):
-    """kubectl writes, reads and deletes; the proxy lists the requests with RBAC's names."""
+    """kubectl writes, reads and deletes. The proxy lists the requests with RBAC's names."""
     through.apply(CONFIG_MAP)
 
     assert namespace.get("configmap", "one")["data"] == {"key": "value"}
@@ -60,10 +60,10 @@ def test_requests_pass_unchanged_while_no_rule_applies(
 
 
 @pytest.mark.parametrize("status", [409, 410, 429, 500, 503])
-def test_a_refused_request_gets_its_status_and_is_not_done(
+def test_a_refused_request_gets_its_status_and_is_not_executed(
     proxy: FaultProxy, requests: Requests, path: str, status: int
 ):
-    """The body is that of an API server; the next request passes."""
+    """The body is that of an API server. The next request passes."""
     rule = proxy.on(Match(verb="create"), Refuse(status, retry_after_s=1))
 
     refused = requests("POST", path, CONFIG_MAP)
@@ -83,7 +83,7 @@ def test_a_refusal_may_have_a_retry_after_header(proxy: FaultProxy):
         assert b"retry-after: 7\r\n" in connection.recv(4096).lower()
 
 
-def test_a_response_can_be_lost_after_the_write_is_done(proxy: FaultProxy, requests: Requests, path: str):
+def test_a_response_can_be_lost_after_the_write_is_executed(proxy: FaultProxy, requests: Requests, path: str):
     """The client gets an error, although the object exists."""
     proxy.on(Match(write=True), LoseResponse())
 
@@ -93,7 +93,7 @@ def test_a_response_can_be_lost_after_the_write_is_done(proxy: FaultProxy, reque
     assert requests("GET", f"{path}/one").status == 200
 
 
-def test_a_dropped_write_is_not_done(proxy: FaultProxy, requests: Requests, path: str):
+def test_a_dropped_write_is_not_executed(proxy: FaultProxy, requests: Requests, path: str):
     """The connection ends, and the object does not exist."""
     proxy.on(Match(write=True), Drop())
 
@@ -138,7 +138,7 @@ def test_a_request_can_stay_without_a_response_on_an_open_connection(proxy: Faul
 
 
 def test_a_process_can_be_killed_at_its_nth_write(proxy: FaultProxy, through: Kubectl, tmp_path: Path):
-    """It is killed after the write is done and before the response arrives; no later write follows."""
+    """It is killed after the write is executed and before the response arrives. No later write follows."""
     child = start("sleeper", ["sleep", "600"], log=tmp_path / "sleeper.log")
     proxy.on(Match(write=True), LoseResponse(then=lambda: os.kill(child.pid, signal.SIGKILL)), skip=1)
 
@@ -200,7 +200,7 @@ def test_watches_pass_events_and_can_be_closed(
 def test_a_watch_can_stop_sending_events_without_closing(
     proxy: FaultProxy, through: Kubectl, namespace: Kubectl, tmp_path: Path
 ):
-    """The connection is half-open: later events are lost without an error."""
+    """The connection is half-open. Later events are lost without an error."""
     with _Watching(through, tmp_path) as watching:
         wait_until("the watch is open", lambda: "configmaps" in proxy.watched())
         assert proxy.silence_watches() == 1

@@ -1,4 +1,4 @@
-"""Logins on a real API server, as kubectl's: an exec plugin in the second context, through a proxy."""
+"""Logins on a real API server work like those of kubectl, with an exec plugin in the second context, through a proxy."""
 
 import asyncio
 import contextlib
@@ -129,7 +129,7 @@ def test_exec_plugin_of_the_second_context_reads_and_applies_through_a_proxy(
 
 
 def _kubeconfig(api_server: ApiServer, proxy: ConnectProxy, token: str, folder: Path) -> Path:
-    """Its first context is the administrator's; the current one is the plugin's."""
+    """Writes a kubeconfig whose first context is the administrator's. The current context is the plugin's."""
     content = json.loads(Path(api_server.kubectl.kubeconfig).read_text())
     first = content["clusters"][0]["cluster"]
     credential = {

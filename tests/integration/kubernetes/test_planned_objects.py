@@ -1,7 +1,7 @@
 """A real API server accepts the objects planned for a flow, and real controllers create their pods.
 
-Goldens cannot show that every field is known, that Pod Security's restricted standard admits the pods, and that a second
-apply changes nothing.
+Golden files cannot show that every field is known, that Pod Security's restricted standard admits the pods, and that a
+second apply changes nothing.
 """
 
 import json
@@ -39,7 +39,7 @@ def planned(namespace: Kubectl) -> Callable[[Path], list[Object]]:
 def test_planned_objects_get_pods_and_do_not_change_when_applied_again(
     namespace: Kubectl, planned: Callable[[Path], list[Object]], example: Path
 ):
-    """Validation is strict; every Deployment and Job gets its pods; the second apply has no difference."""
+    """Validation is strict. Every Deployment and Job gets its pods. The second apply has no difference."""
     manifests = planned(example)
     text = "\n---\n".join(json.dumps(manifest) for manifest in manifests)
     replicas = sum(manifest["spec"]["replicas"] for manifest in manifests if manifest["kind"] == "Deployment")

@@ -1,4 +1,4 @@
-"""The recorded statuses on a real API server: it stores them unchanged, and kubectl shows the reason."""
+"""A real API server stores the recorded statuses unchanged, and kubectl shows the reason."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def _ready(status: dict[str, Any]) -> tuple[str, str]:
 def test_every_recorded_status_is_stored_unchanged_and_shown_by_kubectl_get(
     mirrorflows: ApiServer, namespace: Kubectl
 ) -> None:
-    """Nothing is refused, pruned or changed; `kubectl get` and `kubectl wait` work with it."""
+    """Nothing is refused, pruned or changed. `kubectl get` and `kubectl wait` work with it."""
     cluster = mirrorflows.kubectl.within(namespace.namespace)
     recorded = {name: recorded_status(name) for name in STATUS_NAMES}
     for name, document in recorded.items():

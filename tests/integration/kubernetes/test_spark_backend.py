@@ -1,7 +1,8 @@
-"""Spark's Kubernetes backend as in the image: only its jars, a real API server, executors as processes of this machine.
+"""Spark's Kubernetes backend as in the image, with only its jars and a real API server.
 
-No pod runs. This test acts as the kubelet: it starts the image's own command with the arguments that Spark has written
-into each pod. Jars, conf, the executor's command, RPC with its key and the driver's permissions are the real ones.
+No pod runs. The test acts as the kubelet, and starts the image's own command as a process of this machine, with the
+arguments that Spark has written into each pod. The jars, the configuration, the executor's command, RPC with its key,
+and the driver's permissions are real.
 """
 
 import os
@@ -44,7 +45,7 @@ TEMPLATE = '{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name":
 
 @pytest.fixture
 def spark_of_the_image(tmp_path: Path) -> Iterator[Mapping[str, str]]:
-    """PySpark as in the image, made of links; returns the environment that finds it."""
+    """Creates PySpark as in the image, with links, and returns the environment that finds it."""
     package, home = tmp_path / "lib" / "pyspark", tmp_path / "spark"
     shutil.copytree(Path(pyspark.__file__).parent, package, copy_function=_link)
     jars.split(package, home)
@@ -56,7 +57,7 @@ def spark_of_the_image(tmp_path: Path) -> Iterator[Mapping[str, str]]:
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
-    except OSError:  # a different file system
+    except OSError:  # the file is on a different file system
         shutil.copy2(source, target)
 
 
@@ -93,7 +94,7 @@ def test_a_job_runs_with_only_the_images_jars_and_permissions_on_pods(
     log_text = log.read_text()
     assert "SUM 28" in log_text, log_text[-4_000:]
     assert driver.process.returncode == 0, log_text[-4_000:]
-    # The driver writes this: executors do not have its volume.
+    # The driver writes this, because executors do not have its volume.
     result_folder = tmp_path / "output" / "run-1"
     assert {"windows", "verification.json", "report.html"} == {path.name for path in result_folder.iterdir()}
     assert len(list((result_folder / "windows").glob("part-*.parquet"))) == 1
@@ -105,7 +106,7 @@ def test_a_job_runs_with_only_the_images_jars_and_permissions_on_pods(
 def test_a_job_outside_of_the_cluster_runs_on_executors_in_it(
     api_server: ApiServer, namespace: Kubectl, tmp_path: Path
 ):
-    """No variable of a pod is set: the settings are Spark's own, as for any application of the user's."""
+    """No variable of a pod is set. The settings are Spark's own, as for any application of a user."""
     _allow_pods(namespace)
     wait_until("the default ServiceAccount exists", lambda: "default" in namespace("get", "serviceaccounts"))
     properties = {

@@ -1,4 +1,7 @@
-"""Fixtures for tests of the Helm chart: an API server with the chart installed for the whole cluster, without pods."""
+"""Fixtures for tests of the Helm chart.
+
+An API server has the chart installed for the whole cluster, but runs no pods.
+"""
 
 import json
 from collections.abc import Iterator
@@ -38,7 +41,7 @@ VALUES = (
 
 @pytest.fixture(scope="session")
 def with_helm(built: None) -> None:  # noqa: ARG001  without a control plane, Helm has no server
-    """Skips where no Helm could be built."""
+    """Skips tests if no Helm could be built."""
     skip_without(require_helm)
 
 
@@ -47,7 +50,10 @@ def installed(
     with_helm: None,  # noqa: ARG001
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ApiServer]:
-    """An API server with the chart installed; it is not shared, because the chart's policies apply to every namespace."""
+    """An API server with the chart installed.
+
+    It is not shared, because the chart's policies apply to every namespace.
+    """
     with ApiServer(folder=tmp_path_factory.mktemp("chart"), controllers=False) as server:
         helm = Helm(kubectl=server.kubectl.within(NAMESPACE))
         server.kubectl("create", "namespace", TEAM)  # the chart creates Roles in it

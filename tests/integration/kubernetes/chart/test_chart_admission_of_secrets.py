@@ -1,4 +1,7 @@
-"""The chart's policy on Secrets: a MirrorFlow may name or use a Secret only if its author may read that Secret."""
+"""The chart's policy on Secrets.
+
+A MirrorFlow may name or use a Secret only if its author may read that Secret.
+"""
 
 import copy
 from collections.abc import Iterator
@@ -24,7 +27,7 @@ PATH = f"/apis/mirrorflow.io/v1alpha1/namespaces/{TEAM}/mirrorflows"
 SECRET = "others-password"
 REFUSAL = f"spec names the Secret {SECRET}, which alice may not get"
 FOLDER = f"{POD_LAYOUT.secrets}/{SECRET}"
-# Texts that may make a pod read the Secret: its name, a reference, and paths, which other text may be appended to.
+# texts that may make a pod read the Secret: its name, a reference, and paths to which other text may be appended
 TEXTS = (SECRET, f"${{dir:{FOLDER}:password}}", f"{FOLDER}/password", FOLDER, f"https://x{FOLDER}/password")
 SMALLEST: dict[str, Any] = {
     "apiVersion": "mirrorflow.io/v1alpha1",
@@ -44,13 +47,13 @@ PLAIN = {
 
 @pytest.fixture(scope="module")
 def alice(installed: ApiServer, administrator: Kubectl) -> Kubectl:
-    """A user who may write MirrorFlows and read one Secret, which is not SECRET."""
+    """A user who may write MirrorFlows and read one Secret, but not SECRET."""
     administrator("create", "role", "flows", "--verb=*", "--resource=mirrorflows.mirrorflow.io")
     administrator("create", "role", "reader", "--verb=get", "--resource=secrets", "--resource-name=own")
     for role in ("flows", "reader"):
         administrator("create", "rolebinding", role, f"--role={role}", "--user=alice")
     user = installed.user("alice").within(TEAM)
-    # The authorizer learns the rights from its informers, and the policy must be compiled.
+    # The authorizer must receive the permissions from its informers, and the policy must be compiled.
     wait_until("alice's rights are known", lambda: "yes" in user("auth", "can-i", "get", "secret/own"))
     wait_until("the policy is enforced", lambda: _is_refused(user, _flow(authentication=PLAIN)))
     return user
@@ -74,14 +77,14 @@ def test_a_refusal_names_the_secret_that_the_user_may_not_get(alice: Kubectl):
 
 
 def test_a_user_may_name_a_secret_that_the_user_may_get(alice: Kubectl, administrator: Kubectl):
-    """The right to this one Secret is enough, and the Secret need not exist."""
+    """The permission for this one Secret is enough, and the Secret need not exist."""
     own = {**PLAIN, "password": {"secretName": "own", "key": "password"}}
 
     assert "serverside-applied" in alice.apply(_flow(authentication=own), "--dry-run=server")
     assert "serverside-applied" in administrator.apply(_flow(authentication=PLAIN), "--dry-run=server")
 
 
-def test_a_right_in_one_namespace_does_not_count_in_a_different_namespace(
+def test_a_permission_in_one_namespace_does_not_apply_in_a_different_namespace(
     alice: Kubectl, installed: ApiServer
 ):
     """A Secret with the same name in a different namespace is a different Secret."""
@@ -98,7 +101,7 @@ def test_a_right_in_one_namespace_does_not_count_in_a_different_namespace(
 
 @pytest.fixture
 def foreign(administrator: Kubectl) -> Iterator[str]:
-    """A flow with SECRET, written by a user with the right to read it."""
+    """A flow with SECRET, written by a user who may read it."""
     flow = _flow(authentication=PLAIN)
     flow["metadata"]["name"] = "foreign"
     administrator.apply(flow)
@@ -106,8 +109,11 @@ def foreign(administrator: Kubectl) -> Iterator[str]:
     administrator("delete", "mirrorflow", "foreign", "--wait=false")
 
 
-def test_a_user_without_the_right_may_pause_and_label_a_flow(alice: Kubectl, foreign: str):
-    """These changes neither name the Secret nor send it; a controller that labels flows of others needs no Secret."""
+def test_a_user_without_the_permission_may_pause_and_label_a_flow(alice: Kubectl, foreign: str):
+    """These changes neither name the Secret nor send it.
+
+    A controller that labels flows of others needs no permission for Secrets.
+    """
     alice("label", "mirrorflow", foreign, "seen=yes")
     alice("patch", "mirrorflow", foreign, "--type=merge", '--patch={"spec":{"state":"Paused"}}')
 
@@ -125,14 +131,17 @@ def test_a_user_without_the_right_may_pause_and_label_a_flow(alice: Kubectl, for
     ],
     ids=["address", "trust", "user", "config", "code"],
 )
-def test_a_user_without_the_right_may_not_redirect_the_secret(alice: Kubectl, foreign: str, patch: str):
-    """The flow would send its password to any address that alice writes into it, and code of hers in its jobs could."""
+def test_a_user_without_the_permission_may_not_redirect_the_secret(alice: Kubectl, foreign: str, patch: str):
+    """The flow would send its password to any address that alice writes into it.
+
+    Her code in its jobs could do the same.
+    """
     with pytest.raises(KubectlError, match=REFUSAL):
         alice("patch", "mirrorflow", foreign, "--type=merge", f"--patch={patch}")
 
 
 def test_the_policy_checks_at_most_sixteen_secrets(alice: Kubectl, administrator: Kubectl):
-    """It checks the sixteenth like the first, and refuses a flow with more with a clear message."""
+    """It checks the sixteenth Secret like the first. A flow with more is refused with a clear message."""
 
     def with_trusted(*names: str) -> dict[str, Any]:
         return _flow(tls={"trustedCertificates": [{"secretName": name} for name in names]})
@@ -223,7 +232,10 @@ def test_a_large_flow_stays_within_the_cost_budget_of_the_policy(alice: Kubectl)
 
 
 def test_every_text_that_gives_a_pod_a_secret_is_checked(alice: Kubectl):
-    """Puts texts into every string field of the schema; the policy must refuse each flow whose pods would get the Secret."""
+    """Puts texts into every string field of the schema.
+
+    The policy must refuse each flow whose pods would get the Secret.
+    """
     send_request = Requests(alice.kubeconfig)
     used, refused = set(), set()
     for path, flow in _flows_with_a_text():
@@ -239,8 +251,8 @@ def test_every_text_that_gives_a_pod_a_secret_is_checked(alice: Kubectl):
             used.add(place_and_text)
 
     assert used - refused == set()
-    # Places that are refused but unused in this flow: a flow of several pods or a different runId uses them,
-    # or appended text may complete them.
+    # These fields are refused but unused in this flow. A flow of several pods or a different runId uses them, or text
+    # could be appended that completes them.
     places = {place_and_text.split()[0] for place_and_text in refused - used}
     assert all(
         place.startswith(
@@ -295,7 +307,7 @@ def _is_used(flow: dict[str, Any]) -> bool:
 
 
 def _flows_with_a_text() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields valid flows, each with one of TEXTS at one place of the schema, for each kind of authentication."""
+    """Yields valid flows for each kind of authentication. Each has one of TEXTS in one field of the schema."""
     examples = [yaml.safe_load(path.read_text())["spec"] for path in sorted(EXAMPLES.glob("*.yaml"))]
     for place in _places(schema(MIRROR_FLOWS)["properties"]["spec"]):
         for text in TEXTS:
@@ -315,7 +327,7 @@ def _places(node: dict[str, Any], *parents: str | int) -> Iterator[tuple[str | i
             for name, child in node["properties"].items():
                 yield from _places(child, *parents, name)
         case "object" if isinstance(node.get("additionalProperties"), dict):
-            # An unknown key of `config` is refused.
+            # an unknown key of `config` is refused
             key = "acks" if parents[-1] == "config" else "x"
             yield from _places(node["additionalProperties"], *parents, key)
         case "array":
@@ -325,7 +337,7 @@ def _places(node: dict[str, Any], *parents: str | int) -> Iterator[tuple[str | i
 
 
 def _with(node: Any, place: tuple[str | int, ...], text: str) -> Any:
-    """Returns a copy of *node* with *text* at *place*; in a list, it changes the first member."""
+    """Returns a copy of *node* with *text* at *place*. In a list, the first member is changed."""
     if not place:
         return text
     step, *below = place

@@ -1,4 +1,4 @@
-"""The chart's policy limits which objects the operator may write, with any roles of its account."""
+"""The chart's policy limits which objects the operator may write, whatever roles its account has."""
 
 import copy
 import json
@@ -64,7 +64,7 @@ def _executor(**changes: Any) -> Object:
 
 @pytest.fixture(scope="module")
 def bounded(operator: Kubectl) -> Kubectl:
-    """kubectl as the operator, after the policy is in force."""
+    """kubectl as the operator, once the policy applies."""
 
     wait_until(
         "the policy is enforced",
@@ -113,7 +113,7 @@ def _deployment_secured_with(**changes: Any) -> Object:
 
 @pytest.mark.parametrize("example", VALID, ids=lambda path: path.stem)
 def test_every_planned_object_is_admitted(bounded: Kubectl, example: Path):
-    """The operator's role allows these requests too."""
+    """The operator's role allows these requests as well."""
     responses = [_dry_run(bounded, manifest) for manifest in _planned(example)]
 
     assert {200, 201} >= {response.status for response in responses}, [
@@ -230,7 +230,7 @@ def _service(**spec: Any) -> Object:
 
 @pytest.mark.parametrize("case", CASES)
 def test_an_object_outside_the_plan_is_refused(bounded: Kubectl, case: str):
-    """The operator's roles allow the request; the policy refuses it with its own message."""
+    """The operator's roles allow the request. The policy refuses it with its own message."""
     make_object, sentence = CASES[case]
     response = _dry_run(bounded, make_object())
 
@@ -245,7 +245,7 @@ AS_DRIVER = f'--overrides={{"spec":{{"serviceAccountName":"{SEED_ACCOUNT}"}}}}'
 
 @pytest.fixture
 def driver(installed: ApiServer, administrator: Kubectl) -> Iterator[Kubectl]:
-    """kubectl as a Spark driver in the namespace of a team: with the token of its pod and the role of the chart."""
+    """kubectl as a Spark driver in the namespace of a team, with the token of its pod and the role of the chart."""
     bind = f"--serviceaccount={TEAM}:{SEED_ACCOUNT}"
     administrator("create", "serviceaccount", SEED_ACCOUNT)
     administrator(
@@ -271,7 +271,7 @@ def driver(installed: ApiServer, administrator: Kubectl) -> Iterator[Kubectl]:
 
 @pytest.fixture
 def executor(administrator: Kubectl, driver: Kubectl) -> Callable[..., Object]:  # noqa: ARG001  it creates the driver pod
-    """A function that returns executor pods as Spark creates them: the driver's pod owns them."""
+    """Returns a function that returns executor pods as Spark creates them. The driver's pod owns them."""
     uid = administrator.get("pod", DRIVER_POD)["metadata"]["uid"]
     owner = {"apiVersion": "v1", "kind": "Pod", "name": DRIVER_POD, "uid": uid, "controller": True}
 
@@ -289,7 +289,7 @@ def test_a_driver_writes_and_deletes_only_its_own_executors(
     administrator: Kubectl,
     executor: Callable[..., Object],
 ):
-    """Its account may delete any pod, and RBAC cannot limit that by a label, so the policy checks the owner."""
+    """Its account may delete any pod. RBAC cannot limit this by a label, so the policy checks the owner."""
     wait_until("the driver has its rights", lambda: "cannot" not in _dry_run(driver, executor()).message)
     own = _dry_run(driver, executor())
     foreign = _dry_run(driver, _executor())
@@ -313,7 +313,7 @@ def test_a_driver_may_create_only_executors(
     driver: Kubectl,
     executor: Callable[..., Object],
 ):
-    """A stolen token can only create pods with allowed images and without a token, host access or root."""
+    """A stolen token can only create pods with allowed images, and without a token, host access or root."""
     wait_until("the driver has its rights", lambda: "cannot" not in _dry_run(driver, executor()).message)
     response = _dry_run(driver, executor())
     assert response.status == 201, response.message

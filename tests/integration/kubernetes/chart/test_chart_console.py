@@ -1,4 +1,4 @@
-"""The console in the chart is opt-in and read-only, and has only rights that it uses."""
+"""The console in the chart is opt-in and read-only, and has only permissions that it uses."""
 
 import pytest
 
@@ -31,8 +31,8 @@ def test_console_is_not_installed_by_default():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_console_has_only_the_rights_that_it_uses(mode: str):
-    """`tests/integration/kubernetes/test_console.py` compares the same rights with the API server's audit log."""
+def test_console_has_only_the_permissions_that_it_uses(mode: str):
+    """`tests/integration/kubernetes/test_console.py` compares the same permissions with the API server's audit log."""
     manifests = objects(MODES[mode])
     rules = [
         rule
@@ -57,7 +57,7 @@ def test_console_has_only_the_rights_that_it_uses(mode: str):
     } == {NAME}
 
 
-def test_console_has_rights_in_watched_namespaces_only():
+def test_console_has_permissions_in_watched_namespaces_only():
     roles = [manifest for manifest in objects(SEVERAL_NAMESPACES) if manifest["kind"] == "Role"]
 
     assert {manifest["metadata"]["namespace"] for manifest in roles} == {"kafka-east", "kafka-west"}

@@ -19,7 +19,7 @@ POLICIES = ("secrets", "workloads")
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_api_server_accepts_every_object(installed: ApiServer, mode: str):
-    """It validates strictly, in a namespace that enforces the restricted Pod Security Standard."""
+    """Validation is strict, in a namespace that enforces the restricted Pod Security Standard."""
     namespace = f"all-of-{mode}"
     values: Values = {**MODES[mode], **({"watch": {"namespaces": [namespace]}} if mode == "several" else {})}
     installed.kubectl("create", "namespace", namespace)
@@ -56,7 +56,7 @@ def test_policies_are_compiled_without_a_warning(administrator: Kubectl):
 
 
 def test_an_upgrade_changes_only_objects_whose_values_changed(installed: ApiServer):
-    """A release with the same values changes no object: nothing in it is random or a date."""
+    """A release with the same values changes no object, because no object contains random values or dates."""
     helm = Helm(kubectl=installed.kubectl.within(NAMESPACE))
     before = _versions(installed.kubectl)
     helm("upgrade", RELEASE, str(CHART), "--reuse-values")
@@ -79,7 +79,10 @@ def _versions(kubectl: Kubectl) -> dict[str, str]:
 
 
 def test_flows_outlive_the_release(installed: ApiServer):
-    """Without the release no operator reconciles the flows, and nothing deletes them; the next release reconciles them."""
+    """Without the release, no operator reconciles the flows, and nothing deletes them.
+
+    The next release reconciles them.
+    """
     namespace = "second"
     helm = Helm(kubectl=installed.kubectl.within(namespace))
     first = Helm(kubectl=installed.kubectl.within(NAMESPACE))

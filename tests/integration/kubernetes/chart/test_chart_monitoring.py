@@ -23,7 +23,7 @@ EVERYTHING = {
 
 @pytest.fixture(scope="module")
 def monitored(api_server: ApiServer) -> Iterator[Kubectl]:
-    """An API server with the CRDs of the Prometheus operator and a namespace; both are deleted after the tests."""
+    """An API server with the CRDs of the Prometheus operator and a namespace. Both are deleted after the tests."""
     skip_without(require_monitoring)
     kubectl = api_server.kubectl.within(NAMESPACE)
     files = sorted(MONITORING.glob("*.yaml"))
@@ -53,7 +53,7 @@ def manifests(with_helm: None) -> dict[str, Manifest]:  # noqa: ARG001  it provi
 def test_the_prometheus_operators_crd_accepts_the_object(
     monitored: Kubectl, manifests: dict[str, Manifest], kind: str
 ):
-    """The API server checks every field strictly: it refuses an unknown field and a wrong type."""
+    """The API server checks every field strictly, and refuses an unknown field or a wrong type."""
     monitored.apply(manifests[kind], "--validate=strict")
     stored = monitored.get(kind.lower(), manifests[kind]["metadata"]["name"])
 
@@ -64,7 +64,7 @@ def test_the_prometheus_operators_crd_accepts_the_object(
 def test_a_wrong_field_is_refused(
     monitored: Kubectl, manifests: dict[str, Manifest], wrong_field: dict[str, str]
 ):
-    """Shows that the test above can fail."""
+    """This shows that the test above can fail."""
     (endpoint,) = manifests["PodMonitor"]["spec"]["podMetricsEndpoints"]
     spec = {**manifests["PodMonitor"]["spec"], "podMetricsEndpoints": [{**endpoint, **wrong_field}]}
 

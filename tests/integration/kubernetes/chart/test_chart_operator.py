@@ -1,4 +1,4 @@
-"""The real operator runs with the settings, the rights and the policies of the chart."""
+"""The real operator runs with the settings, the permissions and the policies of the chart."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tests.harness.kubernetes.operator_process import OperatorProcess
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "valid"
 NAME = "of-the-chart"
-# Variables of the Deployment that a local process sets itself: its identity and its listener.
+# the variables of the Deployment that a local process sets itself, for its identity and its listener
 OWN = {"POD_NAME", "MIRRORFLOW_LISTENER", "MIRRORFLOW_NAMESPACES"}
 
 
@@ -33,10 +33,10 @@ def _environment() -> dict[str, str]:
     }
 
 
-def test_the_operator_reconciles_a_flow_with_the_charts_rights_and_policies(
+def test_the_operator_reconciles_a_flow_with_the_charts_permissions_and_policies(
     installed: ApiServer, administrator: Kubectl, operator: Kubectl, tmp_path: Path
 ):
-    """The operator creates the objects, writes the status and deletes unplanned objects; no request is refused."""
+    """The operator creates the objects, writes the status and deletes unplanned objects. No request is refused."""
     since = installed.log_size()
     flow = yaml.safe_load((EXAMPLES / "everything.yaml").read_text())
     flow["metadata"]["name"] = NAME

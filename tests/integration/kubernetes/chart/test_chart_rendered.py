@@ -1,4 +1,7 @@
-"""The objects that Helm renders from the chart in each mode: rights, names, security, and errors for wrong values."""
+"""The objects that Helm renders from the chart in each mode.
+
+The tests check permissions, names, security, and errors for wrong values.
+"""
 
 import functools
 import json
@@ -71,7 +74,7 @@ def _pods(manifests: list[Manifest]) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_helm_lint_reports_no_problem(mode: str):
-    """It reports no warning either."""
+    """It reports no warnings either."""
     report = chart.helm(
         "lint",
         str(CHART),
@@ -87,7 +90,7 @@ def test_helm_lint_reports_no_problem(mode: str):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_operator_may_do_nothing_with_secrets_roles_or_shells(mode: str):
-    """It has neither these resources nor a wildcard."""
+    """Its rules contain neither these resources nor a wildcard."""
     rules = rules_of(_rendered_in(mode))
 
     assert rules
@@ -97,8 +100,8 @@ def test_the_operator_may_do_nothing_with_secrets_roles_or_shells(mode: str):
         assert not {"escalate", "bind", "impersonate", "deletecollection"} & set(rule["verbs"])
 
 
-def test_the_documented_rights_match_the_chart():
-    """A security review reads docs/security.md, so its table has exactly the granted verbs."""
+def test_the_documented_permissions_match_the_chart():
+    """A security review reads docs/security.md. Its table therefore has exactly the granted verbs."""
     text = (CHART.parents[1] / "docs" / "security.md").read_text()
     table = text.partition("## What the operator may do")[2].partition("\n\nIn its own namespace")[0]
     documented = {
@@ -114,8 +117,8 @@ def test_the_documented_rights_match_the_chart():
     assert documented == granted
 
 
-def test_rights_are_granted_only_where_mirrorflows_are_reconciled():
-    """Each mode has its kind of role and its namespaces, and the same rules."""
+def test_permissions_are_granted_only_where_mirrorflows_are_reconciled():
+    """Each mode has its own kind of role and its namespaces, but the same rules."""
     roles_by_mode = {}
     for mode in ("own", "several", "cluster"):
         roles = [
@@ -139,7 +142,7 @@ def test_rights_are_granted_only_where_mirrorflows_are_reconciled():
     [("own", (NAMESPACE,)), ("several", ("kafka-east", "kafka-west")), ("cluster", ())],
 )
 def test_the_operator_accepts_every_variable_of_its_deployment(mode: str, namespaces: tuple[str, ...]):
-    """It reads each variable of the Deployment and accepts its value."""
+    """It reads each variable of the Deployment, and accepts its value."""
     container = next(iter(_pods(_rendered_in(mode))))["containers"][0]
     variables = {variable["name"]: variable.get("value", "from-the-pod") for variable in container["env"]}
     settings = from_environment(variables)
@@ -154,7 +157,7 @@ def test_the_operator_accepts_every_variable_of_its_deployment(mode: str, namesp
 
 
 def test_the_operator_also_supports_the_previous_replicator_version(tmp_path: Path):
-    """Otherwise an upgrade would leave every flow with a version that the new operator lacks."""
+    """Otherwise an upgrade would leave flows with a version that the new operator does not offer."""
     manifests = chart.rendered(chart=chart.chart_after("0.2.0", tmp_path))
     container = next(iter(_pods(manifests)))["containers"][0]
     versions = [
@@ -168,7 +171,10 @@ def test_the_operator_also_supports_the_previous_replicator_version(tmp_path: Pa
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_pod_meets_the_restricted_standard(mode: str):
-    """Its root is read-only; its volumes are a bounded folder for Python and, if set, a certificate authority of connectors."""
+    """Its root file system is read-only.
+
+    Its volumes are a bounded folder for Python and, if set, a certificate authority of connectors.
+    """
     pods = list(_pods(_rendered_in(mode)))
 
     assert len(pods) == 2
@@ -188,8 +194,8 @@ def test_every_pod_meets_the_restricted_standard(mode: str):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_each_flows_network_policy_admits_the_operator(mode: str):
-    """It admits the pods of this operator only, in a namespace that needs no label."""
+def test_the_network_policy_of_each_flow_allows_the_operator(mode: str):
+    """It allows only the pods of this operator, in a namespace that needs no label."""
     deployment = next(item for item in _rendered_in(mode) if item["kind"] == "Deployment")
     operator_labels = deployment["spec"]["template"]["metadata"]["labels"]
 
@@ -207,10 +213,10 @@ def test_each_flows_network_policy_admits_the_operator(mode: str):
         (chart.WHOLE_CLUSTER, []),
     ],
 )
-def test_further_readers_are_admitted_to_connectors_in_known_namespaces(
+def test_further_readers_are_allowed_to_connect_to_connectors_in_known_namespaces(
     values: Values, namespaces: list[str]
 ):
-    """They are admitted to every pod of a flow, which includes drivers of Spark jobs."""
+    """They may connect to every pod of a flow, including drivers of Spark jobs."""
     reader = {"podSelector": {"matchLabels": {"app": "scraper"}}}
     policies = [
         manifest
@@ -228,7 +234,10 @@ def test_further_readers_are_admitted_to_connectors_in_known_namespaces(
 
 
 def test_operator_replicas_spread_over_nodes_without_a_zone_label():
-    """The scheduler ignores all spread constraints on a node without one of their labels; so zones are a preferred affinity."""
+    """On a node that lacks the label of one constraint, the scheduler ignores all spread constraints.
+
+    Therefore zones are a preferred affinity.
+    """
     zone = {"topologyKey": "topology.kubernetes.io/zone"}
 
     pod = _object(rendered(), "Deployment")["spec"]["template"]["spec"]
@@ -244,7 +253,7 @@ def test_operator_replicas_spread_over_nodes_without_a_zone_label():
 
 
 def test_names_and_labels_can_be_set():
-    """Every object has the common labels, and only names that are equal in every release stay."""
+    """Every object has the common labels. The only fixed names are those that must be equal in every release."""
     manifests = rendered({"nameOverride": "mirrors", "commonLabels": {"cost-center": "42"}})
     with_long_name = rendered({"nameOverride": "m" * 20}, namespace="x")
 
@@ -260,7 +269,7 @@ def test_names_and_labels_can_be_set():
 
 
 def test_two_releases_share_no_cluster_wide_object():
-    """A cluster-wide object has the release's namespace in its name, and every name has a valid length."""
+    """A cluster-wide object has the release's namespace in its name. Every name has a valid length."""
     first, second = rendered(namespace="a"), rendered(namespace="b")
     cluster_wide = [
         {
@@ -281,7 +290,10 @@ def test_two_releases_share_no_cluster_wide_object():
 
 
 def test_the_crd_is_not_part_of_a_release():
-    """So Helm installs it but never reverts or deletes it; the operator updates it unless the values forbid it."""
+    """Therefore Helm installs the CRD but never reverts or deletes it.
+
+    The operator updates it unless the values forbid this.
+    """
     crd_resource = {"customresourcedefinitions"}
 
     assert "CustomResourceDefinition" not in {manifest["kind"] for manifest in _rendered_in("own")}
@@ -305,7 +317,7 @@ def test_an_upgrade_reuses_the_values_of_an_earlier_chart(tmp_path: Path):
 
 
 def test_the_secrets_policy_contains_the_mount_path_of_secrets():
-    """The chart's policy and the Python code each contain the folder."""
+    """The chart's policy and the Python code both contain the folder."""
     from mirrorflow_operator.plan.properties import POD_LAYOUT
 
     policy = _object(_rendered_in("own"), "ValidatingAdmissionPolicy", f"{NAMESPACE}-{OPERATOR}-secrets")
@@ -367,7 +379,7 @@ def test_an_old_kubernetes_version_is_refused():
         chart.helm("template", "x", str(CHART), "--kube-version=1.29.0")
 
 
-def test_helms_test_pod_has_no_rights():
+def test_helms_test_pod_has_no_permissions():
     """No role is bound to the account of the pod."""
     pod = next(item for item in rendered() if item["kind"] == "Pod")
     account = pod["spec"]["serviceAccountName"]
@@ -383,8 +395,8 @@ def test_helms_test_pod_has_no_rights():
 
 
 @pytest.mark.parametrize("kind", ["secretName", "configMapName"])
-def test_the_connectors_certificate_authority_is_mounted_without_a_right_to_secrets(kind: str):
-    """The operator has no right on Secrets; its variable points to the mounted file."""
+def test_the_connectors_certificate_authority_is_mounted_without_permission_for_secrets(kind: str):
+    """The operator has no permission for Secrets. Its variable points to the mounted file."""
     manifests = rendered({"progressTls": {kind: "mirrors-ca"}})
     pod = _object(manifests, "Deployment")["spec"]["template"]["spec"]
     container = pod["containers"][0]
@@ -423,8 +435,8 @@ def test_two_certificate_authorities_are_refused():
     ],
     ids=["own", "several", "cluster", "cluster-named", "elsewhere"],
 )
-def test_spark_drivers_have_only_the_rights_that_spark_needs(values: Values, namespaces: list[str]):
-    """They may use pods in the namespaces of flows; the operator plans their accounts and lacks these rights."""
+def test_spark_drivers_have_only_the_permissions_that_spark_needs(values: Values, namespaces: list[str]):
+    """They may use pods in the namespaces of flows. The operator plans their accounts and lacks these permissions."""
     manifests = [manifest for manifest in rendered(values) if manifest["metadata"]["name"] == SEED_ACCOUNT]
     roles = [manifest for manifest in manifests if manifest["kind"] == "Role"]
 

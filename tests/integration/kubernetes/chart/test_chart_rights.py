@@ -1,6 +1,7 @@
-"""The chart's role contains exactly the rights that the operator uses, by the API server's audit log of a whole run.
+"""The chart's role contains exactly the permissions that the operator uses, by the API server's audit log of a whole
+run.
 
-A missing verb shows as a refused request, and an unneeded verb is missing from the log.
+A missing verb causes a refused request, and an unneeded verb is missing from the log.
 """
 
 import json
@@ -31,7 +32,7 @@ UNPLANNED_JOB = {
         "spec": {"restartPolicy": "Never", "containers": [{"name": "left", "image": "left:behind"}]},
     },
 }
-# Objects as an operator of an earlier release may have left them: with its label and owner, but in no current plan.
+# Objects that an operator of an earlier release may have left, with its label and owner, but in no current plan.
 UNPLANNED = (
     {"apiVersion": "v1", "kind": "ServiceAccount"},
     {"apiVersion": "v1", "kind": "ConfigMap"},
@@ -101,7 +102,7 @@ HANGING_MANIFEST = {
 
 
 def _add_hanging_pod(administrator: Kubectl) -> None:
-    """Adds a pod of the flow whose container cannot start; no kubelet runs, so this writes the status."""
+    """Adds a pod of the flow whose container cannot start. No kubelet runs, so this writes the status."""
     administrator.apply(HANGING_MANIFEST)
     waiting = {"reason": "CreateContainerConfigError", "message": 'secret "east" not found'}
     container = {
@@ -123,13 +124,16 @@ def _add_hanging_pod(administrator: Kubectl) -> None:
     )
 
 
-def test_the_charts_role_has_exactly_the_rights_that_the_operator_uses(
+def test_the_charts_role_has_exactly_the_permissions_that_the_operator_uses(
     installed: ApiServer,
     administrator: Kubectl,
     operator: Kubectl,
     tmp_path: Path,
 ):
-    """A flow is created, changed, cleaned up, has a hanging pod and is deleted; the Lease is acquired, renewed and released."""
+    """A flow is created, changed, cleaned up, has a hanging pod and is deleted.
+
+    The Lease is acquired, renewed and released.
+    """
     since = installed.log_size()
     flow = yaml.safe_load((EXAMPLES / "smallest.yaml").read_text())
     flow["metadata"]["name"] = NAME
@@ -141,7 +145,7 @@ def test_the_charts_role_has_exactly_the_rights_that_the_operator_uses(
         "MIRRORFLOW_REPLICATOR_IMAGE": "mirrorflow/replicator",
     }
     administrator("delete", "lease", OPERATOR, f"--namespace={NAMESPACE}", "--ignore-not-found")
-    # Helm installs the CRDs without this annotation, and adds none at an upgrade.
+    # Helm installs the CRDs without this annotation, and adds none on an upgrade.
     administrator("annotate", "crd", "mirrorflows.mirrorflow.io", "mirrorflow.io/release-")
     administrator("delete", "crd", "switchovers.mirrorflow.io", "mirrorpairs.mirrorflow.io")
 
@@ -199,7 +203,7 @@ def _verbs(server: ApiServer, since: int, resource: str) -> set[str]:
 
 
 def _with_create(used: set[RequestKind]) -> set[RequestKind]:
-    """Adds the verb `create` to a server-side apply, which is logged as a patch even where it creates the object."""
+    """Adds the verb `create` to a server-side apply. It is logged as a patch even if it creates the object."""
     created = {*KINDS.split(","), "customresourcedefinitions"}
     return used | {
         RequestKind(verb="create", group=kind.group, resource=kind.resource)

@@ -1,4 +1,4 @@
-"""An upgrade, a rollback and a second upgrade by Helm keep all data of eight flows and replace no connector."""
+"""An upgrade, a rollback and a second upgrade with Helm keep all data of eight flows and replace no connector."""
 
 import json
 import shutil
@@ -23,7 +23,9 @@ EARLIER_VALUES = Path(__file__).parent / "earlier-values.yaml"
 
 
 def _earlier_chart(folder: Path) -> Path:
-    """Copies the chart with the values of an earlier release: one CRD, without one pinned status field and one spec field."""
+    """Copies the chart with the values of an earlier release, which has one CRD that lacks one pinned status field and
+    one spec field.
+    """
     chart = Path(shutil.copytree(CHART, folder / "earlier"))
     shutil.copy(EARLIER_VALUES, chart / "values.yaml")
     for plural in ("mirrorpairs", "switchovers"):
@@ -61,7 +63,7 @@ def _fields(kubectl: Kubectl) -> set[str]:
 
 
 def _make_definition_newer(kubectl: Kubectl) -> None:
-    """Adds a field with a default to the CRD, as the operator of a later release leaves it."""
+    """Adds a field with a default to the CRD, like the operator of a later release."""
     field = {"type": "string", "default": "as ever"}
     path = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/newer"
     patch = [
@@ -130,7 +132,7 @@ def test_upgrade_rollback_and_second_upgrade_lose_nothing(tmp_path: Path):
 
 
 def _reconcile(server: ApiServer, folder: Path, *, apply: bool) -> None:
-    """Runs the current operator with the chart's rights until nothing is left to do."""
+    """Runs the current operator with the chart's permissions until no work is left."""
     user = server.user(OPERATOR_USER, OPERATOR_GROUPS)
     team = server.kubectl.within("team")
     with OperatorProcess(
