@@ -1,4 +1,4 @@
-"""Two plain brokers that most tests share; a test that kills, freezes or configures brokers starts its own cluster."""
+"""Two plain brokers that most tests share. A test that kills, freezes or configures brokers starts its own cluster."""
 
 import re
 import uuid
@@ -22,7 +22,7 @@ def _topics_of_one_file() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def east() -> Iterator[KafkaCluster]:
-    """The shared source: one 4.3.1 broker, PLAINTEXT. Use topics of `unique_topic` only."""
+    """The shared source, one 4.3.1 broker with PLAINTEXT. Use only topics of `unique_topic`."""
     with KafkaCluster(name="east") as cluster:
         _SHARED.append(cluster)
         yield cluster
@@ -30,7 +30,7 @@ def east() -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="session")
 def west() -> Iterator[KafkaCluster]:
-    """The shared target: one 4.3.1 broker, PLAINTEXT."""
+    """The shared target, one 4.3.1 broker with PLAINTEXT."""
     with KafkaCluster(name="west") as cluster:
         _SHARED.append(cluster)
         yield cluster
@@ -38,6 +38,6 @@ def west() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def unique_topic(request: pytest.FixtureRequest) -> Callable[[], str]:
-    """Returns a function that creates unique topic names, each with the test's name in front."""
+    """Returns a function that creates unique topic names, which begin with the name of the test."""
     stem = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name.removeprefix("test_"))[:40].strip("-")
     return lambda: f"{stem}-{uuid.uuid4().hex[:8]}"

@@ -30,7 +30,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which flows of this test register, separate from other tests and from the user's flows."""
+    """Returns the folder in which flows of this test register, separate from other tests and from the user's flows."""
     folder = tmp_path / "state"
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
     return folder
@@ -38,7 +38,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def console(state: Path, tmp_path: Path) -> Iterator[str]:
-    """The address of `mirrorflow ui`, which shows the flows that register in `state`."""
+    """Yields the address of `mirrorflow ui`, which shows the flows that register in `state`."""
     assert state.parent == tmp_path
     with served_console(tmp_path) as url:
         yield url
@@ -46,7 +46,7 @@ def console(state: Path, tmp_path: Path) -> Iterator[str]:
 
 @contextmanager
 def served_console(folder: Path, *arguments: str) -> Iterator[str]:
-    """Runs `mirrorflow ui`, yields its address and ends it by Ctrl-C."""
+    """Runs `mirrorflow ui`, yields its address, and ends it with Ctrl-C."""
     log = folder / "console.out"
     command = [str(Path(sys.executable).parent / "mirrorflow"), "ui", "--port", "0", *arguments]
     with log.open("wb") as file:

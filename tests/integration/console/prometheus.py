@@ -1,4 +1,4 @@
-"""Runs a real Prometheus, Debian's package, that scrapes one address every second."""
+"""Runs a real Prometheus from Debian's package, which scrapes one address every second."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ scrape_configs:
 
 
 class Prometheus:
-    """A Prometheus in *folder* that scrapes *target*, host and port."""
+    """A Prometheus in *folder* that scrapes *target*, a host and port."""
 
     def __init__(self, folder: Path, target: str) -> None:
         self.port = free_port()
@@ -49,7 +49,7 @@ class Prometheus:
         self.stop()
 
     def stop(self) -> None:
-        """Kills it: its data are not needed any more."""
+        """Kills Prometheus, whose data is no longer needed."""
         self._process.kill()
         self._process.wait()
 

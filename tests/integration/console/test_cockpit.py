@@ -1,4 +1,4 @@
-"""The cockpit in a real browser during a rehearsal between real brokers."""
+"""The cockpit of a rehearsal between real brokers in a real browser."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,12 +15,12 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.integration.kafka.running import RunningCommand
 
-SHOWN_MS = 10_000  # the documentation promises ten seconds for an open page
+SHOWN_MS = 10_000  # the documentation promises an update within ten seconds for an open page
 START_MS = 90_000  # enough for a command to start on a busy machine
 RECORDS = 200
 Names = Callable[[], str]
 
-# The time for which writes are refused is no longer *before*.
+# the time for which writes are refused is no longer *before*
 HAS_CHANGED = "before => document.querySelector('#refused').textContent !== before"
 
 
@@ -40,7 +40,7 @@ def copied(pair: SwitchedPair) -> Iterator[None]:
 
 
 def present_state(page: Page, name: str, *, within_ms: int) -> None:
-    """Waits until the row of states shows *name* as the present one."""
+    """Waits until the row of states shows *name* as the current one."""
     expect(page.locator(".states [aria-current=step]")).to_contain_text(name, timeout=within_ms)
 
 
@@ -49,7 +49,10 @@ def present_state(page: Page, name: str, *, within_ms: int) -> None:
 def test_rehearsal_is_shown_while_it_waits_and_its_outcome_within_ten_seconds(
     pair: SwitchedPair, tmp_path: Path, browser: Browser, console: str
 ):
-    """The rehearsal waits for a consumer, as the pages of flows and the cockpit show. Afterwards the reports are complete."""
+    """The rehearsal waits for a consumer, which the pages of flows and the cockpit show.
+
+    Afterwards, the reports are complete.
+    """
     reports = [tmp_path / "rehearsal.json", tmp_path / "rehearsal.html"]
     with (
         copied(pair),
@@ -86,7 +89,9 @@ def test_rehearsal_is_shown_while_it_waits_and_its_outcome_within_ten_seconds(
 
 
 def check_report(browser: Browser, data: Path, page_file: Path) -> None:
-    """Checks that the page of a report has its outcome and its seal, and is accessible in light and dark, wide and narrow."""
+    """Checks that the page of a report has its outcome and its seal, and that it is accessible in light and dark, wide
+    and narrow.
+    """
     report = json.loads(data.read_text())
     for scheme in ("light", "dark"):
         for width in (1440, 390):

@@ -1,4 +1,4 @@
-"""Keyboard, filter, time zone, theme and updates of the pages in a real browser; the flow has 10,000 partitions."""
+"""Keyboard, filter, time zone, theme and updates of the pages in a real browser. The flow has 10,000 partitions."""
 
 import re
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ from tests.unit.http.reports import partition
 pytestmark = pytest.mark.more
 
 PARTITIONS = 10_000
-UPDATE_MS = 30_000  # an open page is updated every 5 s, on a busy machine later
+UPDATE_MS = 30_000  # an open page is updated every 5 s, or later on a busy machine
 
-# Where everything of a page stands that holds figures, and the size of each: x, y, width and height.
+# The position and size (x, y, width and height) of everything on a page that has figures.
 BOXES = """() => [...document.querySelectorAll("h1, h2, .figures > div, .figures b, .figures .sub, thead th, tbody td, tbody th")]
   .map((part) => { const box = part.getBoundingClientRect(); return [part.className, box.x, box.y, box.width, box.height]; })"""
 
@@ -41,7 +41,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 def test_partitions_are_reached_and_opened_by_the_keyboard(console: ServedConsole, page: Page):
-    """The heat map of 10,000 has one stop for the Tab key; arrow keys move in it, and Enter opens."""
+    """The heat map of 10,000 partitions has one tab stop. Arrow keys move inside it, and Enter opens a partition."""
     page.goto(f"{console.url}/partitions?flow=a")
     page.locator("#heat-canvas").focus()
     for key in ("Home", "ArrowRight", "ArrowRight", "ArrowLeft"):
@@ -65,9 +65,7 @@ def test_the_slash_key_moves_to_the_filter_and_escape_leaves_it(console: ServedC
     expect(page.get_by_role("searchbox")).not_to_be_focused()
 
 
-def test_times_and_colours_are_those_that_the_visitor_has_chosen_also_on_the_next_page(
-    console: ServedConsole, page: Page
-):
+def test_the_chosen_time_zone_and_colours_apply_also_on_the_next_page(console: ServedConsole, page: Page):
     page.goto(console.url)
     updated = page.locator(".updated time")
     expect(updated).to_have_text(re.compile("UTC$"))
@@ -82,7 +80,7 @@ def test_times_and_colours_are_those_that_the_visitor_has_chosen_also_on_the_nex
 
 
 def busy(lag: int, rate: float) -> FlowReading:
-    """A flow with the name "a" whose one topic has these figures."""
+    """Returns a flow with the name "a" whose only topic has these figures."""
     part = partition(0, "orders", source_offset=5_000_000 - lag, source_end_offset=5_000_000)
     flow = reading(healthy(part), name="a")
     assert flow.document is not None
@@ -116,8 +114,8 @@ def test_the_table_of_partitions_fits_beside_an_opened_one_and_wraps_no_name(bro
 
 @pytest.mark.parametrize("path", ["/", "/flow?flow=a", "/partitions?flow=a"])
 @pytest.mark.parametrize("width", [1440, 390])
-def test_new_figures_move_nothing_on_an_open_page(browser: Browser, path: str, width: int):
-    """Digits have one width, and a figure has room for more of them."""
+def test_new_figures_do_not_move_anything_on_an_open_page(browser: Browser, path: str, width: int):
+    """All digits have the same width, and a figure has room for more digits."""
     flows = FixedFlows([busy(1_111, 11.0)])
     with (
         served(flows) as console_,
@@ -134,7 +132,7 @@ def test_new_figures_move_nothing_on_an_open_page(browser: Browser, path: str, w
 
 
 def test_pages_request_nothing_from_other_hosts(console: ServedConsole, page: Page):
-    """So the console works offline."""
+    """Therefore the console works offline."""
     hosts: set[str] = set()
     page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
     for path, kind in PAGES.items():

@@ -26,11 +26,11 @@ from tests.integration.kafka.disks import small_disk
 from tests.integration.kafka.groups import put_group
 from tests.integration.kafka.running import RunningCommand
 
-SHOWN_MS = 10_000  # the documentation promises ten seconds for an open page
-VERIFY_WAIT_S = 200.0  # a JVM starts for each verification
+SHOWN_MS = 10_000  # the documentation promises an update within ten seconds for an open page
+VERIFY_WAIT_S = 200.0  # each verification starts a JVM
 START_MS = 90_000  # enough for a flow to start on a busy machine
 
-# The chart on the page has a sample: a time with a known lag.
+# The chart on the page has a sample, which is a time with a known lag.
 HAS_POINTS = """() => {
   const [times, lags] = JSON.parse(document.querySelector("[data-chart]").dataset.chart);
   return times.length > 0 && lags.some((lag) => lag !== null);
@@ -85,7 +85,7 @@ def test_stopped_partition_appears_within_ten_seconds_and_disappears_after_repai
     browser: Browser,
     console: str,
 ):
-    """An open page shows its name, its cause and the remedy without a reload."""
+    """An open page shows its name, the cause and the remedy without a reload."""
     topic = east.create_topic(unique_topic(), partitions=2)
     alias = f"e{uuid.uuid4().hex[:6]}"
     west.create_topic(f"{alias}.{topic}", partitions=2, config={"max.message.bytes": "20000"})
@@ -120,7 +120,7 @@ def test_stopped_partition_appears_within_ten_seconds_and_disappears_after_repai
 def test_full_disk_of_the_target_appears_within_ten_seconds_and_disappears_after_repair(
     east: KafkaCluster, unique_topic: Names, tmp_path: Path, browser: Browser, console: str
 ):
-    """The broker exits. The open page names the target and the remedy until the broker runs again."""
+    """The broker exits. The open page shows the target and the remedy until the broker runs again."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 100, size_bytes=1000, keys=True, content="random")
 
@@ -150,7 +150,10 @@ def test_full_disk_of_the_target_appears_within_ten_seconds_and_disappears_after
 def test_failed_verification_appears_within_ten_seconds_and_disappears_after_repair(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, browser: Browser
 ):
-    """Another producer wrote into the copy. Once retention has deleted that record, a verification finds both sides equal."""
+    """Another producer wrote into the copy.
+
+    Once retention has deleted that record, a verification reports both sides as equal.
+    """
     pytest.importorskip("pyspark")
     topic = east.create_topic(unique_topic())
     load(east, topic, 200, keys=True)
@@ -210,7 +213,7 @@ def verify(folder: Path, results: Path, *, run_id: str) -> int:
 @pytest.mark.more
 @pytest.mark.usefixtures("state")
 @pytest.mark.skipif(not is_installed(), reason=ABSENT)
-def test_charts_use_the_own_history_while_prometheus_does_not_respond(
+def test_charts_use_the_consoles_own_history_while_prometheus_does_not_respond(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, browser: Browser
 ):
     topic = east.create_topic(unique_topic())
@@ -322,7 +325,7 @@ def test_flow_appears_on_an_open_page_and_disappears_when_it_stops(
 def test_internal_topics_are_decoded(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, browser: Browser
 ):
-    """The console has the flow's file; the page of each kind shows its records."""
+    """The console has the flow's file. The page of each kind of topic shows its records."""
     topic, group = east.create_topic(unique_topic()), f"g{uuid.uuid4().hex[:8]}"
     load(east, topic, 300)
     put_group(east, group, {(topic, 0): 200})
@@ -350,7 +353,7 @@ def test_internal_topics_are_decoded(
 def test_internal_topics_of_a_flow_that_java_runs_are_decoded(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, browser: Browser
 ):
-    """The file describes the flow as Java's mm2.properties does: offset syncs are on the source."""
+    """The file describes the flow like Java's mm2.properties. Offset syncs are on the source."""
     topic, group = east.create_topic(unique_topic()), f"g{uuid.uuid4().hex[:8]}"
     load(east, topic, 300)
     put_group(east, group, {(topic, 0): 200})
@@ -383,7 +386,7 @@ def test_internal_topics_of_a_flow_that_java_runs_are_decoded(
 
 
 def until_shown(page: Page, url: str, text: str) -> None:
-    """Reloads *url* until it shows *text*; the console reads the topic at each request."""
+    """Reloads *url* until it shows *text*. The console reads the topic at each request."""
 
     def shown() -> bool:
         page.goto(url)

@@ -1,4 +1,4 @@
-"""Pages that are about no flow, in a real browser: the form of a cluster's console, and the page of an unknown address."""
+"""Pages without a flow in a real browser: the form of a cluster's console, and the page for an unknown address."""
 
 import pytest
 from kubernetes import client
