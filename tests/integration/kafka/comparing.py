@@ -12,7 +12,9 @@ Content = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | N
 
 
 def contents(topic_records: Iterable[Record]) -> list[Content]:
-    """Returns partition, timestamp, key, value and headers of each record: all but the offset and the timestamp type."""
+    """Returns partition, timestamp, key, value and headers of each record, which is everything but the offset and the
+    timestamp type.
+    """
     return [
         (record.partition, record.timestamp, record.key, record.value, record.headers)
         for record in topic_records
@@ -28,7 +30,7 @@ def assert_copied(
     count: int | None = None,
     isolation: str = "read_uncommitted",
 ) -> None:
-    """Asserts that the copy holds the records of *topic* in order and nothing else; *count* of them, if given.
+    """Asserts that the copy has the records of *topic* in order and no others; if *count* is given, also their number.
 
     *isolation* is the isolation level with which the source is read.
     """
@@ -49,7 +51,7 @@ def produce(
     records: Iterable[tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
     properties: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes (partition, timestamp in ms, key, value, headers) with librdkafka; returns when all are acknowledged."""
+    """Writes (partition, timestamp in ms, key, value, headers) with librdkafka, and returns when all are acknowledged."""
     producer = Producer(
         {"bootstrap.servers": cluster.internal_bootstrap, "log_level": 2, **dict(properties or {})}
     )

@@ -23,13 +23,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
-    """A flow of the test's own between the shared brokers."""
+    """A flow between the shared brokers that belongs to one test."""
     return Flow.new(east, west, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def spark() -> "Iterator[SparkSession]":
-    """A Spark session of two cores, shared by the tests of a file."""
+    """A Spark session with two cores, shared by the tests of a file."""
     from tests.integration.kafka.seeding import session
 
     with session() as context:

@@ -1,4 +1,4 @@
-"""Several processes with one mm2.properties: their file, and the addresses of their internal requests."""
+"""Several processes with one mm2.properties, which has the addresses of their internal requests."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.distributed import Site
 from tests.integration.kafka.nodes import wait_until_shared
 
-ODD = "B-_~:?#[]@!$&'()*+=\"<>{}|^`618"  # from Apache's own test of several nodes
+ODD = "B-_~:?#[]@!$&'()*+=\"<>{}|^`618"  # the names are from Apache's own test of several nodes
 SOURCE = "MirrorSourceConnector"
 BESIDE = ("MirrorCheckpointConnector", "MirrorHeartbeatConnector")
 FACTORS = (
@@ -29,9 +29,9 @@ CALLED = re.compile(r"Listening for group members on (\S+)")
 
 @dataclass(kw_only=True)
 class File:
-    """An mm2.properties for the flow of *site* to an alias with special characters.
+    """An mm2.properties for the flow of *site*, with special characters in an alias.
 
-    *serves_others*: processes have internal REST.
+    *serves_others* enables the internal REST API of the processes.
     """
 
     site: Site
@@ -44,13 +44,13 @@ class File:
 
     @property
     def path(self) -> str:
-        """The path of internal requests to its source connector."""
+        """Returns the path of internal requests to its source connector."""
         aliases = (self.site.alias, self.target_alias)
         return "".join(f"/{quote(alias, safe='')}" for alias in aliases) + f"/connectors/{SOURCE}"
 
     @property
     def connector(self) -> str:
-        """The connector's displayed name, quoted for a path."""
+        """Returns the displayed name of the connector, quoted for a path."""
         return self._quoted_name(SOURCE)
 
     def text(self, topics: str, more: Mapping[str, str] | None = None) -> str:
@@ -90,7 +90,7 @@ class File:
 
 @contextmanager
 def processes(file: File, count: int, text: str) -> Iterator[list[Replicator]]:
-    """Runs *count* processes with the same *text*; yields them once they are ready."""
+    """Runs *count* processes with the same *text*, and yields them once they are ready."""
     with ExitStack() as stack:
         running = [
             stack.enter_context(
@@ -121,7 +121,7 @@ def internal_url(node: Replicator) -> str:
 
 
 def leader(nodes: Sequence[Replicator]) -> Replicator:
-    """Returns the node whose last rebalance made it leader."""
+    """Returns the node that its last rebalance made leader."""
     return next(
         node for node in nodes if node.log_text().rstrip() and "this node leads" in last_rebalance(node)
     )

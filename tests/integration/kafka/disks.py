@@ -33,12 +33,12 @@ class SmallDisk:
 
     @property
     def data(self) -> Path:
-        """The log directory of a broker on this disk."""
+        """Returns the log directory of a broker on this disk."""
         return self.folder / "data"
 
     @property
     def config(self) -> Mapping[str, str]:
-        """The settings of a broker on this disk: with Kafka's default sizes a single index would fill it."""
+        """Returns the settings of a broker on this disk. With Kafka's default sizes, a single index would fill it."""
         return {
             "log.dirs": str(self.data),
             "log.index.size.max.bytes": "65536",
@@ -59,7 +59,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(folder: Path, size_mb: int) -> Iterator[SmallDisk]:
-    """Mounts a disk of *size_mb* at *folder*, which it creates; without root the test is skipped."""
+    """Creates *folder* and mounts a disk of *size_mb* there. Without root, the test is skipped."""
     folder.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "tmpfs", str(folder)],
@@ -97,7 +97,10 @@ def move_replicas(cluster: KafkaCluster, topics: Iterable[str], folder: Path) ->
 
 @contextmanager
 def slow_disk(broker: Broker) -> Iterator[None]:
-    """Makes *broker* as slow as with writes of STOPPED_S: stopped for that time, then running for RUNS_S."""
+    """Makes *broker* as slow as if each write took STOPPED_S.
+
+    The broker is repeatedly stopped for that time and then runs for RUNS_S.
+    """
     is_over = threading.Event()
 
     def stop_and_continue() -> None:

@@ -1,4 +1,4 @@
-"""A distributed worker on two clusters: its files, its REST calls, and the copies on the target."""
+"""A distributed worker on two clusters with its files, its REST calls, and the copies on the target."""
 
 import uuid
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ PACKAGE = "org.apache.kafka.connect.mirror."
 
 @dataclass(kw_only=True)
 class Site:
-    """Two clusters and the alias of one worker, whose topics and connectors no other worker has."""
+    """Two clusters and the alias of one worker. No other worker has its topics and connectors."""
 
     source: KafkaCluster
     target: KafkaCluster
@@ -64,7 +64,7 @@ class Site:
 
 
 def state(worker: Replicator, name: str = NAME) -> tuple[str, list[str]]:
-    """Returns the states of the connector and of its tasks; empty while they are unknown."""
+    """Returns the states of the connector and of its tasks, or an empty list while they are unknown."""
     status, body = worker.rest(f"/connectors/{name}/status")
     if status != 200:
         return "", []
@@ -72,7 +72,7 @@ def state(worker: Replicator, name: str = NAME) -> tuple[str, list[str]]:
 
 
 def wait_for_state(worker: Replicator, expected: str, name: str = NAME) -> None:
-    """Waits until connector and tasks are in state *expected*; a stopped connector has no tasks."""
+    """Waits until connector and tasks are in state *expected*. A stopped connector has no tasks."""
 
     def reached() -> bool:
         connector, tasks = state(worker, name)
@@ -82,7 +82,10 @@ def wait_for_state(worker: Replicator, expected: str, name: str = NAME) -> None:
 
 
 def change(worker: Replicator, method: str, path: str, body: Any = None, *, expect: int) -> Any:
-    """Sends a writing request; asserts status *expect* and returns the body. Repeats while the group has no leader."""
+    """Sends a writing request, asserts status *expect*, and returns the body.
+
+    The request is repeated while the group has no leader.
+    """
 
     def respond() -> tuple[int, Any] | None:
         status, response = worker.rest(path, method=method, body=body)
@@ -98,7 +101,7 @@ def change(worker: Replicator, method: str, path: str, body: Any = None, *, expe
 
 def wait_for_copies(site: Site, topic: str, count: int) -> None:
     copy = f"{site.alias}.{topic}"
-    # The end offset counts transaction markers, too, so it is only a first, cheap check.
+    # The end offset includes transaction markers, so it is only a first, cheap check.
     wait_until(
         f"{count} records are copied",
         lambda: site.target.total_end_offset(copy) >= count and site.copied(topic) >= count,

@@ -1,6 +1,7 @@
-"""A pair whose applications have moved without a switchover of the flow: its forward flow has ended, and the old side has a tail.
+"""A pair whose applications have moved without a switchover of the flow.
 
-Both clusters are shared, so each pair has aliases and topics of its own. The fence is None, because they have no authorizer.
+The forward flow has ended, and the old side has a tail. Both clusters are shared, so each pair has its own aliases and
+topics. The fence is None, because the clusters have no authorizer.
 """
 
 import argparse
@@ -31,7 +32,7 @@ MIRRORFLOW = (sys.executable, "-m", "mirrorflow_cli")
 
 @dataclass(slots=True)
 class DivergedPair:
-    """The pair's file in *folder*. Topics that begin with *topics* are copied from *old* to *new*."""
+    """A diverged pair whose file is in *folder*. Topics that begin with *topics* are copied from *old* to *new*."""
 
     old: KafkaCluster
     new: KafkaCluster
@@ -49,12 +50,12 @@ class DivergedPair:
 
     @property
     def left(self) -> str:
-        """The alias of the old side."""
+        """Returns the alias of the old side."""
         return f"{self.name}-old"
 
     @property
     def active(self) -> str:
-        """The alias of the new side."""
+        """Returns the alias of the new side."""
         return f"{self.name}-new"
 
     @property
@@ -63,12 +64,12 @@ class DivergedPair:
 
     @property
     def switchover(self) -> str:
-        """The id of the switchover that ends the flow."""
+        """Returns the id of the switchover that ends the flow."""
         return f"{self.name}-1"
 
     @property
     def settings(self) -> SwitchoverSettings:
-        """The settings of the switchover from the old side."""
+        """Returns the settings of the switchover from the old side."""
         arguments = argparse.Namespace(file=str(self.file), secrets=str(self.folder))
         return switchover_settings(arguments, pair_from(arguments), self.active)
 
@@ -77,14 +78,14 @@ class DivergedPair:
         return f"{topic}.diverged.{self.switchover}"
 
     def running(self, *, back: bool = False) -> RunningCommand:
-        """Returns a process of the flow, or of the one back, not started yet. It is killed with -9 at its end."""
+        """Returns a process of the flow or of the reverse flow, not yet started. At its end, it is killed with -9."""
         self._started += 1
         own = self.folder / f"process-{self._started}"
         own.mkdir()
         return RunningCommand(self.flow_file(back=back), own, *self._secrets)
 
     def copy(self, topic: str, records: int) -> None:
-        """Runs the flow until the new side has *records* of *topic*, then kills it."""
+        """Runs the flow until the new side has *records* of *topic*, and then kills it."""
         with self.running() as process:
             wait_until(
                 "the records are copied",
@@ -93,7 +94,7 @@ class DivergedPair:
             assert not process.has_ended, process.output()
 
     def end(self) -> EndedFlow:
-        """Ends the flow, as an unplanned switchover does, on the new side alone."""
+        """Ends the flow on the new side alone, as an unplanned switchover does."""
 
         async def end(cluster: Cluster) -> EndedFlow:
             await end_flow(self.settings.forward, cluster, self.switchover)
@@ -106,15 +107,15 @@ class DivergedPair:
         return [*MIRRORFLOW, "diverged", *arguments, "-f", self.file, *self._secrets, "--left", self.left]
 
     def command(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        """Runs `mirrorflow diverged` to its end."""
+        """Runs `mirrorflow diverged` until it ends."""
         return _run(self.line(*arguments))
 
     def mirrorflow(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        """Runs another command to its end."""
+        """Runs another command until it ends."""
         return _run([*MIRRORFLOW, *arguments, *self._secrets])
 
     def flow_file(self, *, back: bool = False) -> Path:
-        """Returns the file of the flow, or of the one back."""
+        """Returns the file of the flow or of the reverse flow."""
         return self._flow_file(
             self._flow(self.active, self.left) if back else self._flow(self.left, self.active)
         )
@@ -167,7 +168,7 @@ def _run(line: list[str | Path]) -> subprocess.CompletedProcess[str]:
 
 
 def copied_pair(old: KafkaCluster, new: KafkaCluster, topic: str, folder: Path) -> DivergedPair:
-    """Returns a pair whose flow has copied `COPIED` numbers of *topic*, which is on both clusters, and was killed."""
+    """Returns a pair whose flow was killed after it had copied `COPIED` numbers of *topic*, which is on both clusters."""
     pair = DivergedPair(old, new, topic, folder)
     load(old, topic, COPIED, keys=True)
     pair.copy(topic, COPIED)

@@ -1,8 +1,9 @@
-"""One flow of a test, with its own alias, so that no other flow uses its claims, positions and copies.
+"""One flow of a test, whose alias, and therefore claims, positions and copies, no other flow uses.
 
-The verdict is always a Java consumer's: each record that it reads on the source must be on the target, and no other.
-Some tests inspect what a leader remembers, or write bytes that no Java producer writes. `call_cluster` runs MirrorFlow's
-admin requests for that.
+A Java consumer decides. Each record that it reads on the source must be on the target, and no other record.
+
+Some tests inspect the producer state of a leader, or write bytes that no Java producer writes. They use MirrorFlow's
+admin requests by `call_cluster`.
 """
 
 import asyncio
@@ -30,14 +31,17 @@ from tests.harness.replicator import Replicator
 
 T = TypeVar("T")
 DAY_MS = 86_400_000
-BATCH_RECORDS = 100  # of `large`'s batches
+BATCH_RECORDS = 100  # batches of `large`
 STAGE_RECORDS = 40 * BATCH_RECORDS
-SHOWN_MAX = 5  # differing records in a failure's message
+SHOWN_MAX = 5  # differing records in the message of a failure
 
 
 @contextmanager
 def heartbeats_on(cluster: KafkaCluster) -> Iterator[None]:
-    """Creates the topic `heartbeats` for a while. Every flow from *cluster* copies it, so it must not stay for other tests."""
+    """Creates the topic `heartbeats` temporarily.
+
+    Every flow from *cluster* copies it, so it must not remain for other tests.
+    """
     cluster.create_topic("heartbeats")
     try:
         yield
@@ -47,7 +51,10 @@ def heartbeats_on(cluster: KafkaCluster) -> Iterator[None]:
 
 @dataclass(kw_only=True, slots=True)
 class Flow:
-    """A flow from *source* to *target* with its own alias; *connector* and *worker* are settings of all its processes."""
+    """A flow from *source* to *target* with its own alias.
+
+    *connector* and *worker* are settings of all its processes.
+    """
 
     source: KafkaCluster
     target: KafkaCluster
@@ -88,7 +95,10 @@ class Flow:
         source: KafkaCluster | None = None,
         target: KafkaCluster | None = None,
     ) -> Replicator:
-        """Returns a process of this flow, not yet started; *source* or *target* may differ from those of the flow."""
+        """Returns a process of this flow that is not yet started.
+
+        *source* or *target* may differ from those of the flow.
+        """
         return Replicator.standalone(
             source or self.source,
             target or self.target,
@@ -120,7 +130,8 @@ class Flow:
     def assert_exact(
         self, topic: str, *, isolation: str = "read_uncommitted", reader: str = "read_uncommitted"
     ) -> None:
-        """Asserts that readers with isolation *reader* get each record of *topic* once and in order, and nothing else.
+        """Asserts that readers with isolation *reader* receive each record of *topic* once and in order, and no other
+        record.
 
         *isolation* is the isolation level with which the source is read.
         """
@@ -130,9 +141,9 @@ class Flow:
             raise AssertionError(self._difference(topic, isolation, reader))
 
     def assert_committed(self, topic: str, *, isolation: str = "read_uncommitted") -> None:
-        """Waits until the copy has as many committed records as the source, then asserts that they are exact.
+        """Waits until the copy has as many committed records as the source, and then asserts that they are exact.
 
-        The process that copies must still run: what it has not committed is lost when it is killed.
+        The copying process must still run, because killing it loses what it has not committed.
         """
         expected = sum(count for count, _ in digest(self.source, topic, isolation=isolation).values())
         wait_until(f"{expected} records of {topic} are committed", lambda: self.copied(topic) >= expected)
@@ -156,7 +167,7 @@ class Flow:
 
 
 def contents(topic_records: list[Record]) -> list[tuple[object, ...]]:
-    """Returns what identifies each record on both sides: everything but partition and offset."""
+    """Returns what identifies each record on both clusters, which is everything but partition and offset."""
     return [(record.timestamp, record.key, record.value, record.headers) for record in topic_records]
 
 
@@ -171,7 +182,10 @@ def by_partition(topic_records: list[Record]) -> dict[int, list[tuple[object, ..
 
 
 def call_cluster(cluster: KafkaCluster, use: Callable[[Cluster], Awaitable[T]], *, bootstrap: str = "") -> T:
-    """Runs *use* with MirrorFlow's client of *cluster*; *bootstrap* restricts it to a single broker when others are down."""
+    """Runs *use* with MirrorFlow's client of *cluster*.
+
+    If other brokers are down, *bootstrap* restricts it to a single one.
+    """
     client = ClientSettings(
         alias=cluster.name,
         client_id="attack",
@@ -189,7 +203,7 @@ def call_cluster(cluster: KafkaCluster, use: Callable[[Cluster], Awaitable[T]], 
 
 
 def producers(cluster: KafkaCluster, topic: str, partition: int = 0, *, bootstrap: str = "") -> set[int]:
-    """Returns the producer ids that the leader remembers (KIP-664)."""
+    """Returns the producer ids in the leader's state (KIP-664)."""
 
     async def describe(connected: Cluster) -> set[int]:
         await connected.refresh([topic])
@@ -210,7 +224,10 @@ def write_batches(
     partition: int = 0,
     codec: int = 0,
 ) -> None:
-    """Appends batches of exactly these records: timestamps may be 0 or -1, which Java's producer refuses to write."""
+    """Appends batches of exactly these records.
+
+    Their timestamps may be 0 or -1, which Java's producer refuses to write.
+    """
 
     async def write(connected: Cluster) -> None:
         await connected.refresh([topic])
@@ -225,7 +242,7 @@ def write_batches(
 
 
 def write_to_each(cluster: KafkaCluster, topic: str, batches: Sequence[list[WireRecord]]) -> None:
-    """Appends the first batch to partition 0, the second to partition 1 and so on, in one request to each leader."""
+    """Appends the first batch to partition 0, the second to partition 1 and so on, with one request to each leader."""
 
     async def write(connected: Cluster) -> None:
         await connected.refresh([topic])
@@ -247,7 +264,10 @@ def numbered(first: int, count: int, *, timestamp: int, key: bytes | None = None
 
 
 def large(stage: int, *, timestamp: int) -> list[list[WireRecord]]:
-    """Returns the STAGE_RECORDS records of a stage, in batches too large to be merged, so that each is written by itself."""
+    """Returns the STAGE_RECORDS records of a stage.
+
+    Their batches are too large to be merged, so that each is written separately.
+    """
     first = stage * STAGE_RECORDS
     return [
         [WireRecord(0, timestamp, None, b"%01000d" % (start + index)) for index in range(BATCH_RECORDS)]
@@ -256,7 +276,7 @@ def large(stage: int, *, timestamp: int) -> list[list[WireRecord]]:
 
 
 def padded(count: int, *, padding_bytes: int) -> list[list[WireRecord]]:
-    """Returns batches of one record each whose value is nearly all padding: a few bytes when compressed."""
+    """Returns batches of one record each, whose value is almost only padding and takes a few bytes when compressed."""
     padding = bytes(padding_bytes)
     return [[WireRecord(0, now_ms(), b"k", b"%08d" % number + padding)] for number in range(count)]
 
@@ -267,12 +287,12 @@ def now_ms() -> int:
 
 
 def wait_until_ready(replicator: Replicator) -> None:
-    """Waits until a process is ready: it copies, or waits because a different process owns the flow."""
+    """Waits until a process is ready. Then it copies, or waits because a different process owns the flow."""
     wait_until(f"{replicator.name} is ready", lambda: replicator.rest("/readyz")[0] == 200)
 
 
 def wait_for_outcome(replicator: Replicator, topic: str, end: int) -> dict[str, Any]:
-    """Waits until partition 0 has stopped or is copied up to source offset *end*; returns its status."""
+    """Waits until partition 0 has stopped or is copied up to source offset *end*, and returns its status."""
 
     def outcome() -> dict[str, Any] | None:
         status = replicator.partition(topic)
@@ -289,7 +309,10 @@ def replicas(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[int]
 
 
 def reassign(cluster: KafkaCluster, topic: str, brokers: list[int], partition: int = 0) -> None:
-    """Moves a partition, its preferred leader first; returns when only *brokers* hold it and one of them leads it."""
+    """Moves a partition to *brokers*, whose first one is the preferred leader.
+
+    Returns when only *brokers* hold the partition and one of them leads it.
+    """
     target = AlterPartitionReassignmentsRequest.ReassignableTopic.ReassignablePartition(
         partition_index=partition, replicas=brokers
     )
@@ -306,7 +329,7 @@ def reassign(cluster: KafkaCluster, topic: str, brokers: list[int], partition: i
     def moved() -> bool:
         metadata = cluster.admin.list_topics(topic, timeout=30).topics[topic].partitions.get(partition)
         if metadata is None:
-            return False  # the broker's metadata does not have the partition yet
+            return False  # the broker's metadata does not yet contain the partition
         return (
             sorted(metadata.replicas) == sorted(metadata.isrs) == sorted(brokers)
             and metadata.leader in brokers

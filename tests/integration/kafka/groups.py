@@ -1,4 +1,7 @@
-"""Consumer groups for tests, with independent clients: librdkafka commits and consumes, Java translates."""
+"""Consumer groups for tests with independent clients.
+
+librdkafka commits and consumes, and Java translates.
+"""
 
 import json
 import subprocess
@@ -24,9 +27,11 @@ def put_group(
     *,
     metadata: Mapping[tuple[str, int], str] | None = None,
 ) -> None:
-    """Sets the offsets of a group without members, as `kafka-consumer-groups --reset-offsets` does; creates it if needed.
+    """Sets the offsets of a group without members, like `kafka-consumer-groups --reset-offsets`, and creates the group
+    if needed.
 
-    It commits with a consumer that does not join: librdkafka's admin client fails while the coordinator does not exist.
+    It commits with a consumer that does not join, because librdkafka's admin client fails while the coordinator does
+    not exist.
     """
     metadata_of = metadata or {}
     # librdkafka sends even "" as a byte of metadata.
@@ -42,7 +47,7 @@ def put_group(
             try:
                 results = consumer.commit(offsets=partitions, asynchronous=False)
             except KafkaException:
-                return False  # the first group of a cluster creates the offsets topic
+                return False  # the first group of a cluster causes the creation of the offsets topic
             return all(result.error is None for result in results)
 
         wait_until(f"{group} is set to {offsets}", put)
@@ -90,7 +95,7 @@ def _unjoined(cluster: KafkaCluster, group: str) -> Iterator[Consumer]:
 
 
 def member(cluster: KafkaCluster, group: str, topic: str, **more: str | int | bool) -> Consumer:
-    """Returns a consumer that subscribes to *topic*; it fails on a partition without a committed offset."""
+    """Returns a consumer that subscribes to *topic*. It fails on a partition without a committed offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.internal_bootstrap,
@@ -107,7 +112,7 @@ def member(cluster: KafkaCluster, group: str, topic: str, **more: str | int | bo
 
 
 def consume(cluster: KafkaCluster, group: str, topic: str) -> list[tuple[int, int, bytes]]:
-    """Consumes *topic* to its end in *group* without commits; returns partition, offset and value of each record."""
+    """Consumes *topic* to its end in *group* without commits, and returns partition, offset and value of each record."""
     # Markers may follow the last record.
     ends = {record.partition: record.offset + 1 for record in records(cluster, topic)}
     start = group_offsets(cluster, group)
@@ -153,7 +158,9 @@ def translated_by_java(cluster: KafkaCluster, alias: str, group: str) -> dict[tu
 
 
 def put_other_group(cluster: KafkaCluster, kind: str, group: str, topic: str) -> str:
-    """Creates a share or streams group (*kind*) with a Java client that joins and leaves; returns the reported type."""
+    """Creates a share or streams group (*kind*) with a Java client that joins and leaves, and returns the reported
+    type.
+    """
     stem = cluster.home / f"other-{kind}-{group}"
     client = write_properties(stem.with_suffix(".properties"), cluster.java_client("INTERNAL"))
     arguments = [f"client={client}", f"kind={kind}", f"group={group}", f"topic={topic}"]

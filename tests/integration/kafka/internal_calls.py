@@ -1,4 +1,4 @@
-"""Sends the internal requests that nodes of one group send each other, with valid and invalid signatures."""
+"""Sends the internal requests that nodes of a group exchange, with valid and invalid signatures."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ from tests.integration.kafka.distributed import Site
 
 
 def configs_topic(site: Site) -> str:
-    """Returns the topic with the connectors and task configs of the group of *site*, and its session key."""
+    """Returns the topic with the connectors, the task configs and the session key of the group of *site*."""
     return site.topics()["config.storage.topic"]
 
 
@@ -40,7 +40,7 @@ def send_request(
     *,
     tls: ssl.SSLContext | None = None,
 ) -> int:
-    """Sends a request; returns the status of the response."""
+    """Sends a request and returns the status of the response."""
     request = urllib.request.Request(url, data=body, method=method, headers=dict(headers or {}))
     try:
         with urllib.request.urlopen(request, timeout=30, context=tls) as response:

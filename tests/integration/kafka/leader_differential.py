@@ -1,7 +1,7 @@
 """Sends the same requests to a real broker and to the model of one (`tests.model`), and returns both responses.
 
-Requests are sequential, so no response depends on time. Values that do (append times, producer ids) are taken from the
-real broker, or compared only in kind.
+Requests are sequential, so that no response depends on time. Append times and producer ids do depend on it. They are
+taken from the real broker, or only their kind is compared.
 """
 
 import asyncio
@@ -32,20 +32,20 @@ from tests.model.errors import (
 from tests.model.leader import PartitionLeader
 from tests.model.producer_state import Rules
 
-COORDINATOR = 1  # FindCoordinator's key type
+COORDINATOR = 1  # the key type of FindCoordinator
 OLD_VERSION = 1
 TIMEOUT_MS = 600_000
 SETTLED_S, STUCK_S = 20.0, 1.0
 RELOADED_S = 5.0  # a restarted coordinator writes pending markers within a second
-MARKERS_APART_MS = 2_000  # between the marker of the model and that of a broker
+MARKERS_APART_MS = 2_000  # the time between the marker of the model and that of a broker
 NOW = -2
 _PRODUCE_RESPONSE = struct.Struct(">ihqqqi")
-# The error that the producer receives for the coordinator's error (ReplicaManager.handleProduceAppend).
+# Maps the coordinator's error to the error that the producer receives (ReplicaManager.handleProduceAppend).
 _TRANSLATED = {PRODUCER_FENCED: INVALID_PRODUCER_EPOCH, CONCURRENT_TRANSACTIONS: NOT_ENOUGH_REPLICAS}
 
 
 class ProduceResult(NamedTuple):
-    """The compared fields of a produce response; `log_append_time` is `NOW` if it is the time of this append."""
+    """The compared fields of a produce response. `log_append_time` is `NOW` if it is the time of this append."""
 
     error: int
     base_offset: int
@@ -78,7 +78,7 @@ class ModelCluster:
         self.leaders[TopicPartition(name, 0)] = PartitionLeader(self._rules, configs)
 
     def produce(self, partition: TopicPartition, data: bytes, transactional_id: str | None) -> ProduceResult:
-        """Returns the result of one batch. For the first batch of a transaction a leader queries the coordinator."""
+        """Returns the result of one batch. For the first batch of a transaction, the leader queries the coordinator."""
         batch = split(bytearray(data))[0]
         leader, guard = self.leaders[partition], None
         try:
@@ -98,7 +98,7 @@ class ModelCluster:
             raise RefusedError(_TRANSLATED.get(code, code))
 
     def write_marker(self, partition: TopicPartition, marker: Marker, done: Callable[[int], None]) -> None:
-        """Queues a marker (see `coordinator.Markers`); `write_markers` writes it."""
+        """Queues a marker (see `coordinator.Markers`) that `write_markers` writes."""
         self._markers.append(partial(self._write_marker, self.leaders[partition], marker, done))
 
     def write_markers(self) -> None:
@@ -127,14 +127,14 @@ class Pair:
     def __init__(self, real: Cluster, rules: Rules) -> None:
         self.real = real
         self.model = ModelCluster(rules)
-        self.tolerance_ms = 0  # for times that both take from their own clocks
+        self.tolerance_ms = 0  # reference for times that both take from their own clocks
 
     # -- produce
 
     async def produce(
         self, partition: TopicPartition, data: bytes, transactional_id: str | None
     ) -> tuple[ProduceResult, ProduceResult]:
-        """Returns both results of one batch: the real broker's and the model's."""
+        """Returns the results of one batch from the real broker and from the model."""
         node_id = self.real.leader(*partition)
         assert node_id is not None
         parts = produce_request(
@@ -159,7 +159,10 @@ class Pair:
     # -- transactions
 
     async def init_producer_id(self, transactional_id: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Returns both results: error, producer id, epoch. The real broker assigns ids in its own order."""
+        """Returns error, producer id and epoch from the real broker and from the model.
+
+        The real broker assigns ids in its own order.
+        """
         request = InitProducerIdRequest(
             transactional_id=transactional_id,
             transaction_timeout_ms=TIMEOUT_MS,
@@ -198,7 +201,7 @@ class Pair:
         return next(iter(_partition_codes(response))), model
 
     async def end(self, transactional_id: str, producer: tuple[int, int], *, commit: bool) -> tuple[int, int]:
-        """Ends a transaction; returns both error codes when the markers of both are written.
+        """Ends a transaction, and returns both error codes when the markers of both are written.
 
         A leader refuses a marker if the partition has a batch of a later epoch of the same producer. The marker is then
         dropped, and the transactional id cannot be used again.
@@ -219,7 +222,10 @@ class Pair:
         return real, model
 
     async def _settled(self, transactional_id: str, request: Any) -> None:
-        """Waits until the markers of the last transaction are written, or asserts that they never are if the model expects that."""
+        """Waits until the markers of the last transaction are written.
+
+        If the model expects that they never are, asserts that the broker never writes them either.
+        """
         key = (COORDINATOR, transactional_id)
         connection = await self.real.connection(await self.real.coordinator(key))
         is_stuck = self.is_stuck(transactional_id)
@@ -238,7 +244,7 @@ class Pair:
     async def _call(self, transactional_id: str, request: Any, **options: Any) -> Any:
         return await self.real.call(request, coordinator=(COORDINATOR, transactional_id), **options)
 
-    # -- what both have
+    # -- the state of both
 
     async def producers(
         self, partition: TopicPartition
@@ -272,9 +278,9 @@ class Pair:
         return (high, stable), (leader.log.high_watermark, leader.last_stable_offset)
 
     async def restarted(self) -> None:
-        """Restarts the model after the real broker was killed and started: its state is that of its log.
+        """Restarts the model after the real broker was killed and started, with only the state of its log.
 
-        After this a repeated batch may return the time of a marker.
+        Afterwards, a repeated batch may return the time of a marker.
         """
         self.tolerance_ms = MARKERS_APART_MS
         while True:
@@ -299,7 +305,10 @@ class Pair:
                 await asyncio.sleep(0.05)
 
     async def _writes_markers_again(self) -> bool:
-        """Returns whether markers of an uncompleted transaction are written again; a coordinator without a known leader drops them."""
+        """Returns whether markers of an uncompleted transaction are written again.
+
+        A coordinator that does not know the leader drops them.
+        """
         until_s = time.monotonic() + RELOADED_S
         while time.monotonic() < until_s:
             for partition in self.model.leaders:

@@ -1,4 +1,4 @@
-"""The source of a pair that is killed with records that never crossed, while its flow runs."""
+"""A pair whose source is killed while its flow runs and before all records are copied."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ COPIED, LOST, READ = 60, 25, 40
 
 
 class QuickPair(Pair):
-    """A pair whose groups follow within a second."""
+    """A pair whose groups are translated within a second."""
 
     def _flow(self, source: str, target: str) -> dict[str, Any]:
         flow = super()._flow(source, target)
@@ -30,18 +30,21 @@ class QuickPair(Pair):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostSource:
-    """A pair of which east is killed: COPIED records are on west, LOST ones on east alone, and the group has read READ."""
+    """A pair whose cluster east was killed.
+
+    COPIED records are on west, LOST records are only on east, and the group has read READ records.
+    """
 
     pair: QuickPair
     flow: RunningCommand  # runs from east to west
-    url: str  # of its progress
+    url: str  # address of its progress
 
 
 @contextmanager
 def lost_source(
     sides: Sides, folder: Path, *, before: Callable[[str], None] = lambda _: None
 ) -> Iterator[LostSource]:
-    """Runs the flow until its source is killed, and after that. *before* is called with its URL just before that."""
+    """Runs the flow until after its source was killed. *before* is called with its URL just before the kill."""
     east, west, pair = sides["east"], sides["west"], QuickPair(sides, folder)
     port, own = free_port(), folder / "forward"
     url = f"http://127.0.0.1:{port}"
@@ -62,7 +65,7 @@ def lost_source(
 
 
 def write(pair: Pair, member: str, numbers: range) -> None:
-    """Writes *numbers* with acks=all; returns when all are acknowledged."""
+    """Writes *numbers* with acks=all, and returns when all are acknowledged."""
     errors: list[Any] = []
     producer = Producer(pair.sides[member].client("SASL_PLAINTEXT", user=APP))
     for number in numbers:
@@ -72,7 +75,7 @@ def write(pair: Pair, member: str, numbers: range) -> None:
 
 
 def _source_end(url: str) -> int | None:
-    """Returns the end of the source that the flow at *url* has seen."""
+    """Returns the end offset of the source that the flow at *url* has read."""
     progress = read_progress(url)
     rows = () if progress is None else progress.partitions
     return next((row["sourceEndOffset"] for row in rows), None)

@@ -55,7 +55,10 @@ def pair_sides(*, grants_all: bool = True, proxied: bool = False) -> Iterator[Si
 
 @dataclass(slots=True)
 class Pair:
-    """The files of a pair in *folder*, and what its endpoint hook has written. It has a name, a topic and a group of its own."""
+    """The files of a pair in *folder*, and the output of its endpoint hook.
+
+    The pair has its own name, topic and group.
+    """
 
     sides: Sides
     folder: Path
@@ -64,7 +67,7 @@ class Pair:
     partitions: int = 1
     has_slow_hook: bool = False  # the endpoint hook waits for the file `go`
     has_canary: bool = (
-        False  # the flow copies the topic `canary`, which does not exist yet, and its group follows
+        False  # whether the flow copies the topic `canary`, which does not exist yet, with its group
     )
     readiness: dict[str, Any] = field(default_factory=dict)
 
@@ -95,7 +98,7 @@ class Pair:
 
     @property
     def canary(self) -> str:
-        """The topic and the group of a rehearsal's application."""
+        """Returns the topic and the group of a rehearsal's application."""
         return f"{self.name}-canary"
 
     @property
@@ -104,30 +107,30 @@ class Pair:
 
     @property
     def endpoint(self) -> Path:
-        """The file in which clients find the active member."""
+        """Returns the file in which clients find the active member."""
         return self.folder / "endpoint"
 
     @property
     def hook_started(self) -> Path:
-        """A file that exists once the slow hook has started."""
+        """Returns a file that exists once the slow hook has started."""
         return self.folder / "hook-started"
 
     @property
     def go(self) -> Path:
-        """The file that the slow hook waits for."""
+        """Returns the file for which the slow hook waits."""
         return self.folder / "go"
 
     def flow_file(self, name: str) -> Path:
         return self.folder / f"{name}.yaml"
 
     def running(self, flow: str, folder: str) -> RunningCommand:
-        """Returns a process of *flow*, not started yet."""
+        """Returns a process of *flow* that is not yet started."""
         own = self.folder / folder
         own.mkdir()
         return RunningCommand(self.flow_file(flow), own, "--secrets", self.folder)
 
     def command(self, *arguments: str | Path, name: str = "switchover") -> subprocess.CompletedProcess[str]:
-        """Runs `mirrorflow switchover`, or the command *name*, to its end."""
+        """Runs `mirrorflow switchover`, or the command *name*, until it ends."""
         return subprocess.run(
             self.line(*arguments, name=name), capture_output=True, text=True, timeout=COMMAND_S, check=False
         )
@@ -173,7 +176,7 @@ class Pair:
                     "source": {
                         "config": {
                             "offset.flush.interval.ms": "500",
-                            # As often as a test that creates a topic needs it; otherwise the default.
+                            # as often as a test that creates a topic needs it, otherwise the default
                             **({"refresh.topics.interval.seconds": "2"} if self.has_canary else {}),
                         }
                     }
@@ -199,11 +202,11 @@ def _plain(user: User) -> dict[str, Any]:
 
 
 class Application(threading.Thread):
-    """Writes numbers one after the other to the active member, and repeats a refused one there after a restart."""
+    """Writes numbers one after the other to the active member. After a restart, it repeats a refused number there."""
 
     def __init__(self, pair: Pair) -> None:
         super().__init__(daemon=True)
-        self.acknowledged: list[tuple[str, int]] = []  # member, number
+        self.acknowledged: list[tuple[str, int]] = []  # pairs of member and number
         self.was_refused = threading.Event()
         self._pair = pair
         self._stopping = threading.Event()
@@ -216,7 +219,7 @@ class Application(threading.Thread):
         self.stop()
 
     def stop(self) -> None:
-        """Stops writing; `acknowledged` is complete then."""
+        """Stops writing. Afterwards, `acknowledged` is complete."""
         self._stopping.set()
         self.join(60)
 
@@ -241,7 +244,9 @@ class Application(threading.Thread):
         return sum(written == member for written, _ in self.acknowledged)
 
     def has_all_of_east(self, number: int) -> bool:
-        """Returns whether writes are refused, and *number* is the last one that east has acknowledged; or writing has ended."""
+        """Returns whether writes are refused and *number* is the last one that east has acknowledged, or writing has
+        ended.
+        """
         last = max((written for member, written in self.acknowledged if member == "east"), default=-1)
         return self._stopping.is_set() or (self.was_refused.is_set() and number == last)
 
@@ -260,7 +265,10 @@ class Application(threading.Thread):
 
 
 def read(pair: Pair, member: str, until: Callable[[int], bool]) -> list[int]:
-    """Reads as a member of the group, from its committed offset, until *until* is true of the newest number; commits what it reads."""
+    """Reads as a member of the group, from its committed offset.
+
+    Stops when *until* is true for the newest number, and commits the offsets.
+    """
     consumer = Consumer(
         {
             **pair.sides[member].client("SASL_PLAINTEXT", user=APP),
@@ -290,11 +298,11 @@ def is_member(pair: Pair) -> bool:
     try:
         return bool(described.result(30).members)
     except KafkaException:
-        return False  # the coordinator is loading
+        return False  # the coordinator is still loading
 
 
 def all_numbers(pair: Pair, member: str) -> list[int]:
-    """Reads everything that consumers of committed records can read, from the beginning to the end of each partition."""
+    """Returns the records that consumers of committed records can read, in all partitions."""
     consumer = Consumer(
         {
             "bootstrap.servers": pair.sides[member].internal_bootstrap,

@@ -18,14 +18,14 @@ GROUP = {
     "session_timeout_ms": "6000",  # the minimum that brokers accept
 }
 EVERY_S = 0.02
-TORRENT_BYTES = 60_000  # per write: three megabytes a second
+TORRENT_BYTES = 60_000  # size of each write; about three megabytes a second in total
 
 
 @contextmanager
 def nodes(
     site: Site, count: int, *connectors: Mapping[str, str], **properties: str
 ) -> Iterator[list[Replicator]]:
-    """Runs *count* nodes whose commands are accepted, all with the files of *connectors*."""
+    """Runs *count* nodes that accept commands and have the files of *connectors*."""
     with ExitStack() as stack:
         running = []
         for number in range(count):
@@ -54,7 +54,10 @@ def wait_until_shared(
     worker_id: Callable[[Replicator], str] = address,
     beside: Sequence[str] = (),
 ) -> None:
-    """Waits until all *nodes* report *tasks* running tasks, spread evenly together with those of the connectors *beside*."""
+    """Waits until all *nodes* report *tasks* running tasks.
+
+    Together with those of the connectors *beside*, the tasks must be spread evenly.
+    """
 
     def shared() -> bool:
         assignments = [workers(node, name) for node in nodes]
@@ -75,7 +78,7 @@ def wait_until_shared(
 class CopyPauseMeter:
     """Writes to each partition of a topic continuously, and observes the growth of its copy.
 
-    `longest_s` is the longest time since `begin` in which a partition's copy did not grow.
+    `longest_s` is the longest time since `begin` in which the copy of a partition did not grow.
     """
 
     def __init__(
@@ -126,7 +129,7 @@ class CopyPauseMeter:
             }
 
     def silent_s(self) -> float:
-        """Returns how long the copy of the partition that has waited longest has not grown."""
+        """Returns how long the copies have not grown in the partition that has waited longest."""
         with self._lock:
             return time.monotonic() - min(self._seen_s.values())
 

@@ -1,4 +1,4 @@
-"""Client quotas of real brokers (KIP-546), set for the length of a block."""
+"""Client quotas of real brokers (KIP-546), set during a block."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ Entry = AlterClientQuotasRequest.EntryData
 
 @contextmanager
 def client_quota(cluster: KafkaCluster, client_id: str | None = None, **rates: float) -> Iterator[None]:
-    """Limits one client id, or every client id without its own quota: `consumer_byte_rate=20_000`."""
+    """Limits one client id, or every client id without its own quota, such as `consumer_byte_rate=20_000`."""
     set_quota(cluster, client_id, **rates)
     try:
         yield
@@ -25,12 +25,12 @@ def client_quota(cluster: KafkaCluster, client_id: str | None = None, **rates: f
 
 
 def set_quota(cluster: KafkaCluster, client_id: str | None, **rates: float) -> None:
-    """Limits *client_id*, as `client_quota`, until the limit is removed."""
+    """Limits *client_id* like `client_quota`, until the limit is removed."""
     _alter(cluster, client_id, {key: (rate, False) for key, rate in rates.items()})
 
 
 def remove_quota(cluster: KafkaCluster, client_id: str | None, *keys: str) -> None:
-    """Removes limits of *client_id*; those that are not set stay so."""
+    """Removes limits of *client_id*. Limits that are not set are ignored."""
     _alter(cluster, client_id, dict.fromkeys(keys, (0.0, True)))
 
 

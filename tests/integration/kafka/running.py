@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from tests.harness.kafka.cluster import KafkaCluster
 
-STOP_WAIT_S = 40.0  # its own grace period is 30 s
+STOP_WAIT_S = 40.0  # the command's own grace period is 30 s
 
 
 class RunningCommand:
@@ -37,7 +37,7 @@ class RunningCommand:
         assert self._process is not None
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)  # its child ends with it
+                os.kill(self._process.pid, signal.SIGKILL)  # the child process ends with it
             self._process.wait(STOP_WAIT_S)
 
     @property
@@ -48,7 +48,7 @@ class RunningCommand:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the command has ended, for any reason."""
+        """Returns whether the command has ended for any reason."""
         return self._process is None or self._process.poll() is not None
 
     def events(self, event: str) -> list[dict[str, Any]]:
@@ -61,7 +61,7 @@ class RunningCommand:
         ]
 
     def companion(self, connector: str) -> dict[str, Any]:
-        """Returns the last event of *connector*; empty before its first."""
+        """Returns the last event of *connector*, or an empty one before the first."""
         events = [event for event in self.events("companion") if event["connector"] == connector]
         return events[-1] if events else {}
 
@@ -71,11 +71,11 @@ class RunningCommand:
 
     @property
     def moved_offsets(self) -> int:
-        """The number of offsets set for groups of the target."""
+        """Returns the number of offsets set for groups of the target."""
         return int((self.companion("MirrorCheckpointConnector").get("groups") or {}).get("moved", 0))
 
     def stop(self) -> int:
-        """Sends Ctrl-C; returns the exit status."""
+        """Sends Ctrl-C and returns the exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGINT)
         return self._process.wait(STOP_WAIT_S)

@@ -1,4 +1,4 @@
-"""A schema connector of its own between two test registries on real brokers."""
+"""A process with only a schema connector, between two test registries on real brokers."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -43,7 +43,7 @@ def schema_process(target: KafkaCluster, properties: Mapping[str, str], folder: 
 
 
 def schemas_of(replicator: Replicator) -> dict[str, Any]:
-    """Returns what the connector reports of its last pass."""
+    """Returns the connector's report of its last pass."""
     return dict(replicator.progress().get("schemas", {}))
 
 
@@ -52,7 +52,7 @@ def wait_until_equal(source: SchemaRegistry, target: SchemaRegistry) -> None:
 
 
 def fill(cluster: KafkaCluster, topic: str, models: Iterable[RegistryModel]) -> None:
-    """Writes what *models* have recorded into the topic of a registry that does not run."""
+    """Writes the records of *models* into the topic of a registry that does not run."""
     store = SchemasTopic(cluster.bootstrap, topic)
     store.create()
     for model in models:

@@ -1,4 +1,7 @@
-"""Seeds for tests of one flow: inside this process, in a Spark session that a file's tests share, or as a separate process."""
+"""Seeds for tests of one flow.
+
+A seed runs inside this process, in a Spark session that the tests of a file share, or as a separate process.
+"""
 
 import json
 import os
@@ -27,13 +30,13 @@ QUICK = {"lag.max": "0", "master": f"local[{CORES}]"}
 
 @contextmanager
 def session(master: str = f"local[{CORES}]") -> "Iterator[SparkSession]":
-    """Yields a Spark session as a job creates it."""
+    """Yields a Spark session that is created as a job creates it."""
     with spark_session(job_of({"master": master}), "tests") as context:
         yield context
 
 
 def files_of(flow: Flow, topics: str, connector: Mapping[str, str] | None = None) -> FlowFiles:
-    """Writes the files that the flow's source connector would get."""
+    """Writes the files that the flow's source connector would receive."""
     process = flow.replicator(topics, connector)
     process.folder.mkdir(parents=True)
     worker, source = process.files
@@ -52,7 +55,10 @@ def seed(
     watch: Callable[[SeedReport], None] | None = None,
     **job: str,
 ) -> tuple[int, SeedReport]:
-    """Runs a seed in this process to its end: exit status and last report. *watch* gets each report and blocks the driver."""
+    """Runs a seed in this process, and returns the exit status and the last report.
+
+    *watch* is called with each report and blocks the driver.
+    """
     reports: list[SeedReport] = []
 
     def display(report: object) -> None:
@@ -72,7 +78,7 @@ def seed(
 
 @dataclass(kw_only=True, slots=True)
 class SeedProcess:
-    """A driver process with its executor in it; *command* is a subcommand of `mirrorflow-seed`."""
+    """A process with the driver and its executor. *command* is a subcommand of `mirrorflow-seed`."""
 
     files: FlowFiles
     folder: Path
@@ -83,7 +89,7 @@ class SeedProcess:
     report_file: Path = field(init=False)
 
     def start(self) -> "SeedProcess":
-        """Starts the process; does not wait for it."""
+        """Starts the process, and does not wait for it."""
         stem = self.folder / f"seed-{uuid.uuid4().hex[:8]}"
         self.report_file = stem.with_suffix(".json")
         sets = [f"--set={key}={value}" for key, value in (QUICK | dict(self.job)).items()]
@@ -107,16 +113,16 @@ class SeedProcess:
 
     @property
     def running(self) -> Child:
-        """The driver process."""
+        """Returns the driver process."""
         assert self.child is not None
         return self.child
 
     def kill(self) -> None:
-        """Kills only the driver with kill -9: the processes that it started must end by themselves."""
+        """Kills only the driver with kill -9. The processes that it has started must end by themselves."""
         self.running.kill()
 
     def wait(self) -> dict[str, Any]:
-        """Waits for the end and returns the last report with the exit status."""
+        """Waits for the end, and returns the last report with the exit status."""
         wait_until(f"the seed ends\n{self.running.tail()}", lambda: not self.running.running)
         report: dict[str, Any] = json.loads(self.report_file.read_text()) if self.report_file.exists() else {}
         return report | {"status": self.running.process.returncode}
@@ -130,4 +136,4 @@ class SeedProcess:
         if self.child is not None and self.child.running:
             for pid in self.members():
                 os.kill(pid, 9)
-            self.child.kill()  # waits for the end: a zombie would be a warning in a later test
+            self.child.kill()  # waits for the end, because a zombie would cause a warning in a later test

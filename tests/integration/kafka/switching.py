@@ -1,4 +1,7 @@
-"""Both flows of a pair, for tests of switchovers: their settings as the processes read them, and calls on both clusters."""
+"""Both flows of a pair, for tests of switchovers.
+
+It has their settings as the processes read them, and runs calls on both clusters.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -24,7 +27,7 @@ def settings_of(replicator: Replicator) -> SourceSettings:
 
 
 def end(replicator: Replicator, target: KafkaCluster, switchover: str = "to-west") -> EndedFlow:
-    """Ends the flow of *replicator*, which may run."""
+    """Ends the flow of *replicator*, which may still run."""
     settings = settings_of(replicator)
 
     async def ended(cluster: Cluster) -> EndedFlow:

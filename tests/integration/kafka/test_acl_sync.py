@@ -1,4 +1,4 @@
-"""ACLs of copies on real authorizers: which are synced, which never are, and which are never changed."""
+"""ACLs of copies on real authorizers: which are synced, and which are never created or changed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -28,14 +28,14 @@ Names = Callable[[], str]
 
 @pytest.fixture(scope="module")
 def walled() -> Iterator[KafkaCluster]:
-    """The source: it has an authorizer, and clients without a password may do everything."""
+    """A source with an authorizer. Clients without a password may do everything."""
     with KafkaCluster(name="walled", authorizer=True) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def gated() -> Iterator[KafkaCluster]:
-    """The target, with an authorizer; clients of the second listener are `mirror`, who has no permissions by default."""
+    """A target with an authorizer. Clients of the second listener are `mirror`, who has no permissions by default."""
     with KafkaCluster(name="gated", listeners=("PLAINTEXT", "SASL_PLAINTEXT"), authorizer=True) as cluster:
         yield cluster
 
@@ -71,7 +71,7 @@ def topic_acls(cluster: KafkaCluster, prefix: str) -> set[AclBinding]:
 
 
 def wait_for(cluster: KafkaCluster, prefix: str, expected: set[AclBinding]) -> None:
-    """Waits until exactly the *expected* ACLs exist; fails with the difference."""
+    """Waits until exactly the *expected* ACLs exist, and fails with the difference."""
     actual: set[AclBinding] = set()
 
     def is_expected() -> bool:
@@ -86,7 +86,7 @@ def wait_for(cluster: KafkaCluster, prefix: str, expected: set[AclBinding]) -> N
 
 
 def wait_for_marks(cluster: KafkaCluster, alias: str, expected: set[AclBinding]) -> None:
-    """Waits until the flow has marked exactly *expected* as its own; without marks it would never remove them."""
+    """Waits until the flow has marked exactly *expected* as its own. Without marks, it would never remove them."""
 
     def marked() -> bool:
         return expected == call_cluster(
@@ -102,14 +102,14 @@ def wait_until_reported(replicator: Replicator, sentence: str) -> None:
 
 
 def run(source: KafkaCluster, target: KafkaCluster, topic: str, folder: Path, **connector: str) -> Replicator:
-    """Returns a flow of *topic* with its upper-case name as alias, which no other flow has."""
+    """Returns a flow of *topic*. Its alias is the topic's name in upper case, which no other flow has."""
     own = {"source.cluster.alias": topic.upper(), **EVERY_SECOND}
     own |= {key.replace("_", "."): value for key, value in connector.items()}
     return Replicator.standalone(source, target, topics=f"{topic}.*", folder=folder, connector=own)
 
 
 def logged(replicator: Replicator, verb: str) -> list[str]:
-    """Returns the ACLs that the log reports as *verb*, as often as it does."""
+    """Returns the ACLs that the log reports with *verb*, as often as it reports them."""
     lines = replicator.log_text().splitlines()
     return sorted(line.rpartition("gated: ")[2] for line in lines if f"ACL {verb}" in line)
 
@@ -117,7 +117,10 @@ def logged(replicator: Replicator, verb: str) -> list[str]:
 def test_acls_are_synced_by_difference_and_foreign_ones_stay(
     walled: KafkaCluster, gated: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """READ, DENY and prefixed ACLs are synced, ALL as READ, WRITE never; each is written once, others' are not changed."""
+    """READ, DENY and prefixed ACLs are synced, ALL becomes READ, and WRITE is never synced.
+
+    Each is written once, and ACLs of others are not changed.
+    """
     topic = walled.create_topic(unique_topic())
     alias, copy = topic.upper(), f"{topic.upper()}.{topic}"
     add(walled, acl(topic, "alice"), acl(topic, "bob", WRITE), acl(topic, "carol", ALL))
@@ -134,7 +137,7 @@ def test_acls_are_synced_by_difference_and_foreign_ones_stay(
 
     with run(walled, gated, topic, tmp_path) as replicator:
         wait_for(gated, alias, foreign | copies)
-        # Further passes write nothing again, as the next difference shows.
+        # The next difference shows that further passes write nothing again.
         add(walled, acl(topic, "frank"))
         wait_for(gated, alias, foreign | copies | {acl(copy, "frank")})
         wait_until(
@@ -149,7 +152,7 @@ def test_acls_are_synced_by_difference_and_foreign_ones_stay(
 def test_acls_are_synced_to_the_topic_name_of_a_transformation(
     walled: KafkaCluster, gated: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """They are removed with those of the source. Neither the name by the policy nor a prefixed ACL gets any."""
+    """They are removed when the source's ACLs are removed. Neither the name by the policy nor a prefix gets an ACL."""
     topic = walled.create_topic(unique_topic())
     renamed = f"renamed-{topic}"
     add(walled, acl(topic, "alice"), acl(topic, "mallory", ALL, DENY), acl(topic, "dave", prefixed=True))
@@ -173,7 +176,7 @@ def test_acls_are_synced_to_the_topic_name_of_a_transformation(
 def test_acls_removed_on_the_source_are_removed_from_the_copy_if_the_flow_created_them(
     walled: KafkaCluster, gated: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """A later process removes them; equal ACLs that were on the target before stay."""
+    """A later process removes them. Equal ACLs that were on the target before stay."""
     topic = walled.create_topic(unique_topic())
     alias, copy = topic.upper(), f"{topic.upper()}.{topic}"
     add(walled, acl(topic, "alice"), acl(topic, "erin"), acl(topic, "dave", prefixed=True), acl("rest", "x"))
@@ -225,7 +228,7 @@ def test_report_only_mode_writes_no_acl_and_reports_each_difference(
 def test_a_target_without_an_authorizer_is_logged_once(
     walled: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Passes continue every second; records are copied, and the status has no warning."""
+    """Passes continue every second. Records are copied, and the status has no warning."""
     topic = walled.create_topic(unique_topic())
     load(walled, topic, 100, keys=True)
     add(walled, acl(topic, "alice"))
@@ -234,7 +237,7 @@ def test_a_target_without_an_authorizer_is_logged_once(
     with run(walled, west, topic, tmp_path, refresh_topics_interval_seconds="1") as replicator:
         replicator.wait_until_caught_up()
         wait_until("the missing authorizer is logged", lambda: sentence in replicator.log_text())
-        # By the time a later topic is found and copied, further ACL passes have run.
+        # When a later topic is discovered and copied, further ACL passes have run.
         later = walled.create_topic(f"{topic}-later")
         load(walled, later, 100, keys=True)
         replicator.wait_for_copy(west, f"{topic.upper()}.{later}", 100)
@@ -247,7 +250,10 @@ def test_a_target_without_an_authorizer_is_logged_once(
 def test_a_missing_permission_for_acls_is_reported_until_it_is_granted(
     walled: KafkaCluster, gated: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """First Describe on the cluster, then Alter; records are copied all the time, and ACLs are synced once granted."""
+    """First Describe on the cluster is missing, then Alter.
+
+    Meanwhile, records are copied. ACLs are synced once it is granted.
+    """
     topic = walled.create_topic(unique_topic())
     alias, copy = topic.upper(), f"{topic.upper()}.{topic}"
     load(walled, topic, 100, keys=True)
@@ -288,7 +294,7 @@ def test_an_acl_is_marked_as_the_flows_before_it_is_created(
         settings = parse_source(first.files[1], first.files[0])  # type: ignore[arg-type]
 
     class EndedError(Exception):
-        """Stands for a SIGKILL: nothing after the creation runs."""
+        """Simulates a SIGKILL: no code after the creation runs."""
 
     create = admin.create_acls
 

@@ -1,4 +1,4 @@
-"""Partitions whose records change from old to fresh leave the task's transaction."""
+"""Partitions whose records change from old to recent leave the task's transaction."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +16,13 @@ ROUNDS = 27
 TURN_ROUNDS, OLD_ROUNDS = 9, 3  # the first three of each nine rounds of a partition are old
 
 
-def test_partitions_that_change_from_old_to_fresh_records_are_copied_exactly_once(
+def test_partitions_that_change_from_old_to_recent_records_are_copied_exactly_once(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """No process fails. Each round is copied before the next, so fresh records arrive while other partitions commit."""
+    """No process fails.
+
+    Each round is copied before the next, so that recent records arrive while other partitions commit.
+    """
     flow = Flow.new(east, west, tmp_path, connector={"tasks.max": "2"})
     topic = east.create_topic(unique_topic(), partitions=PARTITIONS, config=FOREVER)
     with flow.replicator(topic) as replicator:

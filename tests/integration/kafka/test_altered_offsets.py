@@ -1,4 +1,4 @@
-"""Offsets are altered over REST (KIP-875) while other processes of the flow start, copy or come back."""
+"""Offsets are altered over REST (KIP-875) while other processes of the flow start, copy or resume."""
 
 import urllib.error
 import urllib.request
@@ -26,7 +26,7 @@ from tests.integration.kafka.nodes import address, nodes, workers
 
 RECORDS = 100
 BACKLOG = 100_000
-LEADER_WAIT_S = 1.0  # a task frozen for 15 s stops by itself
+LEADER_WAIT_S = 1.0  # a task that was frozen for 15 s stops by itself
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def stop(worker: Replicator) -> None:
 def test_offsets_are_not_altered_while_a_different_process_owns_the_flow(
     site: Site, unique_topic: Callable[[], str]
 ) -> None:
-    """The owner stores later positions, so the change would be lost."""
+    """The owner would overwrite the change with later positions."""
     topic = unique_topic()
     site.source.create_topic(topic)
     load(site.source, topic, RECORDS)
@@ -94,10 +94,10 @@ def test_offsets_are_not_altered_while_a_different_process_owns_the_flow(
 
 
 @pytest.mark.faults
-def test_a_suspended_task_does_not_replace_offsets_altered_meanwhile(
+def test_a_suspended_task_does_not_overwrite_offsets_altered_meanwhile(
     site: Site, unique_topic: Callable[[], str]
 ) -> None:
-    """The task is fenced before the change; its open transaction has a position."""
+    """The task is fenced before the change. Its open transaction contains a position."""
     topic = unique_topic()
     site.source.create_topic(topic, config=FOREVER)
     load(site.source, topic, BACKLOG, timestamp_ms=now_ms() - 40 * DAY_MS)

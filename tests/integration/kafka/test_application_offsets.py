@@ -1,7 +1,8 @@
 """Offsets that applications keep outside Kafka are translated in both directions by the command and over REST.
 
-Every offset of both logs is translated and judged by what librdkafka reads from there: no unread record is skipped, and no more
-are read again than promised. The topic has holes on both sides: compacted records, markers of committed and aborted transactions.
+Every offset of both logs is translated, and librdkafka reads from the result. No unread record may be skipped, and no
+more records may be read again than promised. The topic has gaps on both sides from compaction and from markers of
+committed and aborted transactions.
 """
 
 import csv
@@ -99,7 +100,9 @@ def all_offsets(topic: str, end: int) -> str:
 def assert_safe(
     translated: Iterable[dict[str, str]], origin: dict[int, bytes], destination: dict[int, bytes]
 ) -> int:
-    """Asserts that no row skips an unread record or reads more again than it promises; returns the number of exact ones."""
+    """Asserts that no row skips an unread record or causes more rereads than promised, and returns the number of exact
+    rows.
+    """
     offset_of = {value: offset for offset, value in destination.items()}
     common = [(offset, offset_of[value]) for offset, value in sorted(origin.items()) if value in offset_of]
     here, there = [offset for offset, _ in common], [offset for _, offset in common]
@@ -108,7 +111,7 @@ def assert_safe(
     for offset, row in enumerate(translated):
         begins = int(row["offset"])
         unread = bisect_left(here, offset)  # index of the first record that the application has not read
-        first = bisect_left(there, begins)  # index of the first record that it reads on the other side
+        first = bisect_left(there, begins)  # index of the first record that it reads on the other cluster
         assert first <= unread, row
         assert unread - first <= int(row["readAgainAtMost"]), row
         exact += row["translation"] == "exact"
@@ -175,7 +178,7 @@ def test_every_offset_of_a_topic_with_gaps_is_translated_in_both_directions(
     )
     assert assert_safe(back, target, sent) > target_end // 4
     assert (200, "text/csv; charset=utf-8", 200) == (status, kind, reversed_status)
-    # The connector uses what its last pass has read.
+    # The connector uses the offsets that its last pass has read.
     assert_safe(rows(by_rest), sent, target)
     assert_safe(rows(reversed_by_rest), target, sent)
     assert (400, 400) == (too_many[0], invalid[0])
@@ -184,7 +187,9 @@ def test_every_offset_of_a_topic_with_gaps_is_translated_in_both_directions(
 
 @pytest.mark.more
 def test_offsets_without_a_certain_translation_have_a_reason(flow: Flow, unique_topic: Names) -> None:
-    """Such offsets are past the end, deleted on either side, of unknown topics and partitions, or of a recreated topic."""
+    """These are offsets past the end, deleted on either side, of unknown topics and partitions, or of a recreated
+    topic.
+    """
     topic, again = (flow.source.create_topic(unique_topic()) for _ in range(2))
     for name in (topic, again):
         load(flow.source, name, 100)
@@ -229,7 +234,7 @@ def test_offsets_without_a_certain_translation_have_a_reason(flow: Flow, unique_
     assert "was re-created" in why[6]
     assert "5 of 7 offsets cannot be translated" in errors
 
-    # What the target has is also translated while the source is away.
+    # Offsets that are known from the target are also translated while the source is unreachable.
     printed, errors = translate(flow, f"{topic},0,70\n", source="127.0.0.1:1")
     assert [flow.remote(topic), "0", str(translated[2]["offset"]), "exact"] == printed.split(",")[:4]
     assert "by what the target has" in errors

@@ -49,7 +49,7 @@ SMALL_FILES = {"archive.file.bytes": "10000"}  # several files for each partitio
 
 
 def archive(files: FlowFiles, spark: "SparkSession", folder: Path, **job: str) -> ArchiveReport:
-    """Exports to *folder*; returns the last report."""
+    """Exports to *folder*, and returns the last report."""
     reports: list[object] = []
     assert export_driver.run(files, _job(folder, job), display=reports.append, spark=spark) == 0
     assert isinstance(reports[-1], ArchiveReport)
@@ -57,7 +57,7 @@ def archive(files: FlowFiles, spark: "SparkSession", folder: Path, **job: str) -
 
 
 def restore(files: FlowFiles, spark: "SparkSession", folder: Path, **job: str) -> ArchiveReport:
-    """Restores from *folder*; returns the last report."""
+    """Restores from *folder*, and returns the last report."""
     reports: list[object] = []
     assert restore_driver.run(files, _job(folder, job), display=reports.append, spark=spark) == 0, reports[-1]
     assert isinstance(reports[-1], ArchiveReport)
@@ -72,7 +72,7 @@ def _job(folder: Path, job: dict[str, str]) -> JobSettings:
 def test_merged_batches_of_padding_are_verified_and_archived(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Small batches that expand a lot: the copy and what is restored from its archive can be decoded."""
+    """The batches are small but expand a lot. Both the copy and the topic restored from its archive can be decoded."""
     topic = flow.source.create_topic(unique_topic())
     write_batches(flow.source, topic, padded(1_500, padding_bytes=200 << 10), codec=ZSTD)
     with flow.replicator(topic) as replicator:
@@ -91,7 +91,9 @@ def test_merged_batches_of_padding_are_verified_and_archived(
 def test_all_parts_of_a_record_are_restored(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Tombstones, null keys, empty values, repeated and null headers, names that are not UTF-8, all kinds of timestamps."""
+    """These are tombstones, null keys, empty values, repeated and null headers, names that are not UTF-8, and all kinds
+    of timestamps.
+    """
     stem = unique_topic()
     special, plain, stamped = f"{stem}-odd..name", f"{stem}-007", f"{stem}-stamped"
     now = time.time_ns() // 1_000_000
@@ -127,7 +129,7 @@ def test_all_parts_of_a_record_are_restored(
     assert (restored.done, restored.partitions) == (6, 6)
     for topic in (special, plain, stamped):
         flow.assert_exact(topic)
-    # The tool compares payloads as text, so the bytes are compared here, with old timestamps among them.
+    # The tool compares payloads as text. Therefore the bytes are compared here, including old timestamps.
     [original, copied] = (
         [
             (record.timestamp, record.key, record.value, record.headers)
@@ -157,7 +159,7 @@ def test_all_parts_of_a_record_are_restored(
     assert len(paths) > 4
     assert any(path.startswith(f"topic={plain}/partition=1/") for path in paths)
 
-    # Plain Spark reads it, with the folder names as columns.
+    # Plain Spark reads the archive, with the folder names as columns.
     frame = spark.read.parquet((tmp_path / "archive").as_uri())
     assert frame.where(frame.topic == plain).count() == 6_000
 
@@ -165,9 +167,9 @@ def test_all_parts_of_a_record_are_restored(
     load(flow.source, plain, 500, size_bytes=100)
     with flow.replicator(f"{stem}-.*") as replicator:
         replicator.wait_until_caught_up()
-        replicator.stop()  # cleanly, so that the offset map is written
+        replicator.stop()  # stopped gracefully, so that the offset map is written
     flow.assert_exact(plain)
-    # Records copied since then are no difference: they are after the archive's end.
+    # Records copied since then are no difference, because they are after the archive's end.
     later = verify(files, spark, tmp_path / "later", archive=archive_uri, sample="0.999")
     assert [] == later.not_equal
     assert (0, 7_004) == (later.status, later.report.target_records)
@@ -176,7 +178,9 @@ def test_all_parts_of_a_record_are_restored(
 def test_verifications_with_an_archive_and_with_the_source_have_equal_results(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Equal windows, outcomes and first differing records, also for a compacted topic and after the source is deleted."""
+    """Windows, outcomes and first differing records are equal, also for a compacted topic and after the source was
+    deleted.
+    """
     stem = unique_topic()
     topic, compacted = f"{stem}-a", f"{stem}-b"
     for name, policy in ((topic, "delete"), (compacted, "compact")):
@@ -206,7 +210,7 @@ def test_verifications_with_an_archive_and_with_the_source_have_equal_results(
 def test_records_deleted_during_an_export_are_reported_as_a_gap(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The gap is in the report, its last message and the commit; records read before it are restored."""
+    """The gap is in the report, its last message and the commit. Records read before it are restored."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 8_000, size_bytes=500)
     files, folder = files_of(flow, topic), tmp_path / "archive"
@@ -237,7 +241,7 @@ def test_records_deleted_during_an_export_are_reported_as_a_gap(
 def test_an_archive_of_committed_records_has_no_aborted_ones(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The flow's isolation level decides. A flow with a different level counts different records and is refused."""
+    """The flow's isolation level decides. A flow with a different level counts different records, and is refused."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 2_000, keys=True, transactional_id=topic, abort_every=3, transaction_records=50)
     files = files_of(flow, topic, {"source.consumer.isolation.level": "read_committed"})
@@ -254,7 +258,7 @@ def test_an_archive_of_committed_records_has_no_aborted_ones(
 def test_incomplete_and_damaged_archives_and_occupied_folders_are_refused(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """A cut or changed file, no commit, a folder or a target in use: no record is written."""
+    """The causes are a truncated or changed file, no commit, and a folder or target in use. No record is written."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 3_000, size_bytes=100)
     files, folder = files_of(flow, topic), tmp_path / "archive"
@@ -273,7 +277,7 @@ def test_incomplete_and_damaged_archives_and_occupied_folders_are_refused(
     first.write_bytes(whole[:-1])
     with pytest.raises(ArchiveDamagedError, match="bytes"):
         restore(files, spark, folder)
-    # As if a file of a different archive with the same size were there: valid Parquet, different records.
+    # The file is replaced by one of a different archive with the same size. It is valid Parquet with different records.
     first.write_bytes(whole)
     path = folder / "_commits" / "00000001.json"
     kept = path.read_bytes()
@@ -300,7 +304,10 @@ def test_incomplete_and_damaged_archives_and_occupied_folders_are_refused(
 def test_an_unusable_archive_address_is_refused_with_one_message(
     flow: Flow, spark: "SparkSession", unique_topic: Names, address: str, message: str
 ) -> None:
-    """Export, restore and a verification's output refuse it before reading anything, and a folder that cannot be written."""
+    """Export, restore and a verification's output refuse it before they read anything.
+
+    A folder that cannot be written is refused too.
+    """
     files = files_of(flow, unique_topic())
     given = {"archive": address, "output": address, "master": f"local[{CORES}]"}
     for run in (export_driver.run, restore_driver.run, verify_driver.run):
@@ -316,14 +323,17 @@ def test_an_unusable_archive_address_is_refused_with_one_message(
                 spark=spark,
                 display=reports.append,
             )
-        # In a cluster the message is in the flow's status, too.
+        # In a cluster, the message is also in the flow's status.
         assert "the file system reports" in reports[-1].message
 
 
 def test_an_export_continues_where_the_previous_one_ended(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """New records, partitions and topics are added; nothing is read again; a restore reads all commits as one archive."""
+    """New records, partitions and topics are added.
+
+    Nothing is read again. A restore reads all commits as one archive.
+    """
     stem = unique_topic()
     first, second = f"{stem}-a", f"{stem}-b"
     flow.source.create_topic(first, partitions=2)
@@ -361,7 +371,10 @@ def test_an_export_continues_where_the_previous_one_ended(
 def test_a_recreated_topic_is_not_continued_while_others_are(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The offsets of the new topic mean different records. The job names it and fails, after the others are archived."""
+    """The same offsets of the new topic are different records.
+
+    The job names the topic and fails after the other topics are archived.
+    """
     stem = unique_topic()
     again, other = f"{stem}-a", f"{stem}-b"
     for name in (again, other):
@@ -383,7 +396,10 @@ def test_a_recreated_topic_is_not_continued_while_others_are(
 def test_a_killed_export_continues_with_the_files_that_are_complete(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """kill -9 of the driver in the middle: there is no archive yet; the next export writes only what is missing, and what is new."""
+    """The driver is killed with kill -9 before there is an archive.
+
+    The next export writes only the missing and the new records.
+    """
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     load(flow.source, topic, 8_000, size_bytes=500)
     files, folder = files_of(flow, topic), tmp_path / "archive"
@@ -406,7 +422,7 @@ def test_a_killed_export_continues_with_the_files_that_are_complete(
     load(flow.source, topic, 100, size_bytes=500)
     continued = archive(files, spark, folder, archive_compact="false")
     assert continued.records == 8_100
-    assert continued.commit >= 2  # the killed one ends where it was planned
+    assert continued.commit >= 2  # the export that was killed ends at its planned end
     sizes = {path.name: path.stat().st_size for path in folder.glob("topic=*/**/*.parquet")}
     assert kept.items() <= sizes.items()
     assert continued.cost.bytes_written == sum(sizes.values()) - sum(kept.values())
@@ -439,7 +455,10 @@ def table_of(spark: "SparkSession", folder: Path) -> "DataFrame":
 def test_a_killed_restore_continues_at_the_end_of_the_copy(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """kill -9 twice, in the middle of records ten days old; then a run to the end: no record is lost or repeated."""
+    """It is killed twice with kill -9 while it restores records that are ten days old.
+
+    Then it runs to the end, and no record is lost or repeated.
+    """
     topic = flow.source.create_topic(unique_topic(), partitions=2, config=FOREVER)
     ten_days_ago = time.time_ns() // 1_000_000 - 10 * DAY_MS
     load(flow.source, topic, 12_000, size_bytes=500, timestamp_ms=ten_days_ago)
@@ -485,7 +504,7 @@ def count(flow: Flow, topic: str) -> int:
 
 
 def writes_below(folder: Path) -> bool:
-    """Returns whether a process has a file below *folder* open."""
+    """Returns whether a process has an open file below *folder*."""
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         with contextlib.suppress(OSError):
             if str(link.readlink()).startswith(str(folder)):

@@ -1,4 +1,7 @@
-"""Consumer groups, topic settings and ACLs in archives: a restored group continues at its record and skips none."""
+"""Consumer groups, topic settings and ACLs in archives.
+
+A restored group continues at its next record and skips none.
+"""
 
 import datetime as dt
 from collections.abc import Callable, Iterator
@@ -29,22 +32,25 @@ Names = Callable[[], str]
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[KafkaCluster]:
-    """A source with an authorizer; clients of the second listener are `mirror`, who has no permissions by default."""
+    """A source with an authorizer. Clients of the second listener are `mirror`, who has no permissions by default."""
     with KafkaCluster(name="archived", listeners=("PLAINTEXT", "SASL_PLAINTEXT"), authorizer=True) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def rebuilt() -> Iterator[KafkaCluster]:
-    """A target with an authorizer, where clients without a password may do everything."""
+    """A target with an authorizer. Clients without a password may do everything."""
     with KafkaCluster(name="rebuilt", authorizer=True) as cluster:
         yield cluster
 
 
-def test_a_restored_group_continues_at_its_record_and_skips_none(
+def test_a_restored_group_continues_at_its_next_record_and_skips_none(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The restored offsets are those of the last increment, translated past markers. A group with members is not moved."""
+    """The restored offsets are those of the last increment, translated across markers.
+
+    A group with members is not moved.
+    """
     stem = unique_topic()
     topic, other = flow.source.create_topic(f"{stem}-a", partitions=2), flow.source.create_topic(f"{stem}-b")
     half, done, live, excluded = (f"{stem}-{name}" for name in ("half", "done", "live", "other"))
@@ -53,7 +59,7 @@ def test_a_restored_group_continues_at_its_record_and_skips_none(
     files, folder = files_of(flow, f"{stem}-.*"), tmp_path / "archive"
     put_group(flow.source, half, {(topic, 0): 3})
     archive(files, spark, folder)
-    # Without new records: the groups alone are a new commit.
+    # Without new records, the groups alone make a new commit.
     ends = {number: flow.source.end_offsets(topic)[number] for number in (0, 1)}
     put_group(
         flow.source, half, {(topic, 0): 555, (topic, 1): 17, (other, 0): 40}, metadata={(topic, 0): "state"}
@@ -86,7 +92,7 @@ def test_a_restored_group_continues_at_its_record_and_skips_none(
     assert read == unread
     assert consume(flow.target, done, copy) == []
     assert not group_offsets(flow.target, excluded)
-    # A group that has gone on meanwhile is not set back.
+    # A group that has advanced in the meantime is not moved back.
     position = group_offsets(flow.target, half)[flow.remote(other), 0]
     put_group(flow.target, half, {(flow.remote(other), 0): position + 7})
     restore(files, spark, folder, **wanted)
@@ -100,7 +106,7 @@ def test_acls_and_settings_are_restored_and_missing_permissions_are_reported(
     unique_topic: Names,
     tmp_path: Path,
 ) -> None:
-    """The result names what could not be read. The next increment with the permission has it."""
+    """The result names what could not be read. The next increment with the permission contains it."""
     topic = guarded.create_topic(unique_topic(), config={"retention.ms": "864000000"})
     load(guarded, topic, 300)
     add(guarded, acl(topic, "alice"))
@@ -157,7 +163,7 @@ def test_a_restore_to_a_point_in_time_has_the_records_and_groups_of_that_time(
     point = {"archive": folder.as_uri(), "archive_until": until, "window_offsets": "1000"}
     then = verify(files, spark, tmp_path / "then", **point)
     assert (0, len(before)) == (then.status, then.report.source_records), then.not_equal
-    # The rest can be restored later; then an earlier time is refused.
+    # The remaining records can be restored later. Afterwards, an earlier time is refused.
     restore(files, spark, folder, **wanted)
     flow.assert_exact(topic)
     later = verify(files, spark, tmp_path / "later", **point)
@@ -165,7 +171,7 @@ def test_a_restore_to_a_point_in_time_has_the_records_and_groups_of_that_time(
     assert (0, (len(before), len(before))) == (later.status, counts), later.not_equal
     whole = verify(files, spark, tmp_path / "whole", archive=folder.as_uri())
     assert (0, 6_000) == (whole.status, whole.report.source_records), whole.not_equal
-    # A copy that a different program has made, with one record that differs.
+    # a copy from a different program, with one record that differs
     made = Flow.new(flow.source, flow.target, tmp_path / "made")
     contents = [
         (record.partition, record.timestamp, record.key, record.value, list(record.headers))
@@ -202,7 +208,7 @@ def test_ranges_of_partitions_are_restored_and_the_connector_and_groups_continue
     archive(files, spark, folder, **wanted)
     archived, copy = records(flow.source, topic), flow.remote(topic)
     ranges = {"archive_partitions": f"{topic}-1:600:900,{topic}-2"}
-    # The records before a range are there, so a group that has yet to read them does not skip them.
+    # The target has the records before a range, so that a group that has yet to read them does not skip them.
     restore(files, spark, folder, archive_partitions=f"{topic}-1:100:600", **{"archive.groups": ""})
 
     restored = restore(files, spark, folder, **ranges, **wanted)
@@ -232,17 +238,17 @@ def test_ranges_of_partitions_are_restored_and_the_connector_and_groups_continue
     copied = [(record.partition, record.value) for record in records(flow.target, copy)]
     assert [(number, value) for number, offset, value in source if number != 1 or offset >= 100] == copied
     for group, first in ((inside, 500), (before, 100), (beyond, 900)):
-        # The connector of groups sets the offsets of partitions that were not restored.
+        # The checkpoint connector sets the offsets of partitions that were not restored.
         assert {1, 2} == {partition for _, partition in group_offsets(flow.target, group)}
         put_group(flow.target, group, {(copy, 0): 0})
         read = [value for partition, _, value in consume(flow.target, group, copy) if partition == 1]
         assert read == [value for number, offset, value in source if number == 1 and offset >= first], group
 
 
-def test_a_head_that_the_target_has_lost_is_missing_from_an_archive_at_a_point_in_time(
+def test_first_records_that_the_target_has_lost_are_missing_from_an_archive_at_a_point_in_time(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Also if the target has later records, and if nothing of that time or nothing at all is left."""
+    """They are missing even if the target has only later records or none."""
     topic = flow.source.create_topic(unique_topic())
     copy = flow.remote(topic)
     write(flow.source, topic, plain(2_500))
@@ -252,7 +258,7 @@ def test_a_head_that_the_target_has_lost_is_missing_from_an_archive_at_a_point_i
     point = {"archive": folder.as_uri(), "archive_until": until, "window_offsets": "1000"}
 
     def is_missing(name: str, before: int) -> None:
-        """The records of the time that the target does not have after its offsets *before* were deleted."""
+        """Returns the records of that time that the target lacks after its offsets *before* were deleted."""
         flow.target.delete_records(copy, {0: before})
         left = {record.timestamp - T0 for record in records(flow.target, copy)}
         lost = [number for number in range(2_000) if number not in left]
@@ -267,7 +273,7 @@ def test_a_head_that_the_target_has_lost_is_missing_from_an_archive_at_a_point_i
 
     restore(files, spark, folder, archive_until=until)
     is_missing("cut", 300)
-    # Its comparison would find the cut head.
+    # The comparison would detect the missing first records.
     restore(files, spark, folder, archive_compare="false")
     end = flow.target.end_offsets(copy)[0]
     is_missing("cut-and-ahead", 600)

@@ -1,4 +1,4 @@
-"""An export that keeps an Iceberg table: a query of it by PyIceberg finds what a consumer of the source reads."""
+"""An export maintains an Iceberg table. A query of it with PyIceberg returns what a consumer of the source reads."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ pytest.importorskip("pyiceberg")
 
 
 def test_each_increment_is_in_the_table(flow: Flow, unique_topic: Callable[[], str], tmp_path: Path) -> None:
-    """Two exports; the catalog comes from PyIceberg's own environment variables."""
+    """There are two exports. The catalog comes from PyIceberg's own environment variables."""
     from pyiceberg.catalog.sql import SqlCatalog
 
     (tmp_path / "lake").mkdir()

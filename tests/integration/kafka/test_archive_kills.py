@@ -1,4 +1,4 @@
-"""An archive has each record once although its exports are killed repeatedly, and little work is repeated."""
+"""An archive has each record once even if its exports are killed repeatedly, and little work is repeated."""
 
 import random
 import time
@@ -22,7 +22,7 @@ pytest.importorskip("pyspark")
 
 Names = Callable[[], str]
 KILLS = 20
-# Records of a kill's load, and of a range: two tasks run at once, so a kill repeats at most two ranges.
+# The records of each load between kills, and of a range. Two tasks run at once, so a kill repeats at most two ranges.
 LOADED = 20_000
 RANGE_RECORDS = 1_000
 REPEATED_MAX = 0.05
@@ -33,7 +33,7 @@ REPEATED_MAX = 0.05
 def test_exports_that_are_killed_at_random_archive_each_record_once(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """kill -9 of the driver with its JVM, at random moments of 20 exports that follow the source."""
+    """The driver and its JVM are killed with kill -9, at random moments of 20 exports that follow the source."""
     topic = flow.source.create_topic(unique_topic(), partitions=3)
     files, folder = files_of(flow, topic), tmp_path / "archive"
     job = {
@@ -49,7 +49,7 @@ def test_exports_that_are_killed_at_random_archive_each_record_once(
         before = written.look()
         process = SeedProcess(files=files, folder=tmp_path, job=job, command="export").start()
         try:
-            # A start takes most of a run; the random time begins when the export does something.
+            # Starting takes most of a run. The random time begins when the export begins to work.
             wait_until("a file is written", partial(written.is_more_than, before, process))
             assert process.running.running, process.running.tail()
             end = time.monotonic() + chance.uniform(0, 3)
@@ -77,21 +77,21 @@ def test_exports_that_are_killed_at_random_archive_each_record_once(
 
 
 class Written:
-    """The files that all attempts have written, also those that no commit has."""
+    """The files that all attempts have written, including those without a commit."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._records: dict[str, int] = {}  # by the name of a file
+        self._records: dict[str, int] = {}  # files by name
 
     def look(self) -> int:
-        """Notes the files that exist now; returns how many were ever seen."""
+        """Records the files that exist now, and returns how many were ever recorded."""
         from pyarrow import parquet
 
         for path in self._folder.rglob("part-*.parquet"):
             if path.name not in self._records:
                 try:
                     self._records[path.name] = parquet.read_metadata(path).num_rows
-                except FileNotFoundError:  # moved to its place meanwhile: the next look finds it there
+                except FileNotFoundError:  # moved in the meantime: the next call finds it in its final folder
                     continue
         return len(self._records)
 
@@ -109,12 +109,12 @@ def _is_over(written: Written, end_s: float) -> bool:
 
 
 def no_repeats(spark: "SparkSession", folder: Path) -> bool:
-    """Whether plain SQL finds each record at most once, right after a kill."""
+    """Returns whether plain SQL finds each record at most once, right after a kill."""
     offsets = offsets_of(spark, folder) if list(folder.glob("topic=*")) else []
     return len(offsets) == len(set(offsets))
 
 
-def test_a_hundred_increments_restore_as_one(
+def test_a_hundred_increments_are_restored_like_one(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
     topic = flow.source.create_topic(unique_topic())

@@ -1,4 +1,4 @@
-"""Archives of large records, with the heap that Spark has by default: no record passes through the JVM."""
+"""Large records are archived with Spark's default heap, because no record passes through the JVM."""
 
 from collections.abc import Callable
 from pathlib import Path

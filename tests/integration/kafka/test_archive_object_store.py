@@ -1,4 +1,4 @@
-"""Archives in an object store that speaks S3: a killed export continues, and each file is written once, to its place."""
+"""An archive in an S3 object store. A killed export continues, and each file is written once under its final name."""
 
 import json
 import os
@@ -28,7 +28,7 @@ Names = Callable[[], str]
 RECORDS = 40_000
 FILE_BYTES = 200_000
 FILES_BEFORE_KILL = 8
-# Plan, results and commit are written besides the files: some 2 kB for each.
+# Besides the files, an export writes a plan, results and a commit, of about 2 kB each.
 WRITTEN_MAX = 1.02
 
 
@@ -50,10 +50,10 @@ def spark(store: ObjectStore) -> "Iterator[SparkSession]":  # noqa: ARG001 its p
         yield running
 
 
-def test_an_export_that_is_killed_writes_each_file_once_and_copies_none(
+def test_a_killed_export_writes_each_file_once_and_copies_none(
     flow: Flow, spark: "SparkSession", store: ObjectStore, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """kill -9 of the driver in the middle; the next export continues. Restore and verification read the store."""
+    """The driver is killed with kill -9, and the next export continues. Restore and verification read the store."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     load(flow.source, topic, RECORDS, size_bytes=500)
     files, bucket = files_of(flow, topic), store.create_bucket("backup")
@@ -69,7 +69,7 @@ def test_an_export_that_is_killed_writes_each_file_once_and_copies_none(
     finally:
         process.close()
     kept = {result["path"]: result["size_bytes"] for result in results_in(folder)}
-    # Each task may have written a file whose result it had not written yet.
+    # Each task may have written a file without its result.
     repeated = {path: size for path, size in folder.data().items() if path not in kept}
     assert len(repeated) <= CORES
     assert not folder.entries("_commits")

@@ -1,4 +1,7 @@
-"""Queries of an archive as a table: for one hour of 30 days, engines open few files, and the documented examples run."""
+"""Queries of an archive as a table.
+
+For one hour of 30 days, engines open few files. The documented examples run.
+"""
 
 import ctypes
 import datetime as dt
@@ -26,17 +29,17 @@ DOCUMENTED_FOLDER = "/backup/orders"
 HOURS = 30 * 24
 PARTITIONS = 1
 START = dt.datetime(2026, 11, 1, tzinfo=dt.UTC)
-MINUTES = (2, 35, 55)  # of the records of an hour
+MINUTES = (2, 35, 55)  # the number of records in an hour
 VALUES = (b"text", b"\xff\xfe", "é".encode())
-# An hour of 30 days, its neighbours, and the file from which an engine takes the columns.
+# The files are an hour of 30 days, the hours before and after it, and the file from which an engine reads the columns.
 OPENED_MAX = 0.02
 
 
 @pytest.fixture(scope="module")
 def archived(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An archive of 30 days with a file for each hour and partition, as a small `archive.file.bytes` makes them.
+    """An archive of 30 days with a file for each hour and partition, as a small `archive.file.bytes` creates it.
 
-    Each file has the first record of the next hour, too: files do not end with an hour.
+    Each file also has the first record of the next hour, because files do not end exactly at an hour.
     """
     folder = tmp_path_factory.mktemp("archive")
     times = [
@@ -65,7 +68,7 @@ def write_archived(folder: Path, partition: TopicPartition, records: list[Record
 
 
 class OpenedFiles:
-    """Counts the Parquet files below a folder that any process of this machine opens, by inotify(7)."""
+    """Counts the Parquet files below a folder that any process on this machine opens, with inotify(7)."""
 
     OPEN = 0x20
 
@@ -145,7 +148,7 @@ def hour_by_duckdb(_: "SparkSession", folder: Path) -> list[tuple[Any, ...]]:
 def test_a_query_for_one_hour_of_30_days_opens_few_files_and_finds_each_record(
     archived: Path, spark: "SparkSession", query: Callable[..., list[tuple[Any, ...]]]
 ) -> None:
-    """The documented query; values that are no text are null, and fail no query."""
+    """The query is the documented one. Values that are not text are null, and do not fail the query."""
     files = list(archived.rglob("*.parquet"))
     with opened_files(archived) as counter:
         rows = query(spark, archived)

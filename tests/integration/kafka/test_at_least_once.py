@@ -1,4 +1,4 @@
-"""Where a flow's producers cannot be fenced, no record is lost, and the status reports what may be repeated."""
+"""If a flow's producers cannot be fenced, no record is lost, and the status reports what may be repeated."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ def secured() -> Iterator[KafkaCluster]:
 
 
 def allow_topics(cluster: KafkaCluster) -> None:
-    """Allows everything but transactional ids."""
+    """Allows everything except the use of transactional ids."""
     for operation in ("READ", "WRITE", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"):
         cluster.allow(operation, "TOPIC", "*")
 
@@ -74,7 +74,10 @@ def test_positions_in_a_file_lose_nothing_across_kills(
 def test_without_transactional_ids_nothing_is_lost_across_kills(
     secured: KafkaCluster, east: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str], age_ms: int
 ):
-    """Records after the last position are copied again, after their first copies; the leader may forget old producers."""
+    """Records after the last position are copied again, after their first copies.
+
+    The leader may forget old producers.
+    """
     flow = Flow.new(
         east,
         secured,

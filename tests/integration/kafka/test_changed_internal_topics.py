@@ -1,4 +1,7 @@
-"""The flow's own topics are deleted, emptied, changed or leaderless while it copies: it continues, or reports why it cannot."""
+"""The flow's own topics are deleted, emptied, changed or leaderless while it copies.
+
+The flow continues, or reports why it cannot.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -38,7 +41,7 @@ OFTEN = {
     "emit.heartbeats.interval.seconds": "1",
 }
 BACKLOG = 20_000
-# Only this flow has these offset syncs.
+# these offset syncs belong to this flow only
 ON_TARGET = {"offset-syncs.topic.location": "target"}
 
 
@@ -60,7 +63,7 @@ def lose(cluster: KafkaCluster, topic: str, event: str) -> None:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.POLICY_VIOLATION:
                 raise
-            return False  # the flow has corrected the policy, or the leader does not have it yet
+            return False  # the flow has corrected the policy, or the leader does not yet have it
         return True
 
     wait_until(f"{topic} is emptied", delete_all_records)
@@ -98,7 +101,7 @@ def test_a_flow_continues_after_the_loss_of_an_internal_topic(
 def test_positions_deleted_while_old_records_are_copied_are_stored_again(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """Old records are copied in transactions; the offsets topic is deleted in the middle."""
+    """Old records are copied in transactions. Meanwhile, the offsets topic is deleted."""
     topic, old_ms = flow.source.create_topic(unique_topic(), partitions=3), now_ms() - 3 * DAY_MS
     load(flow.source, topic, 30_000, size_bytes=200, timestamp_ms=old_ms)
     name = TOPICS["positions"](flow)
@@ -115,10 +118,10 @@ def test_positions_deleted_while_old_records_are_copied_are_stored_again(
 
 
 @pytest.mark.more
-def test_a_growing_offsets_topic_repeats_nothing(
+def test_adding_partitions_to_the_offsets_topic_repeats_no_record(
     east: KafkaCluster, west: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str]
 ):
-    """A third of the keys move to different partitions of it; the old partitions keep older positions."""
+    """A third of the keys move to other partitions of the topic. The old partitions keep older positions."""
     flow = Flow.new(east, west, tmp_path, worker={"offset.storage.partitions": "25"})
     topic = flow.source.create_topic(unique_topic(), partitions=12)
     load(flow.source, topic, 1_200)
@@ -145,7 +148,7 @@ def three_brokers() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def trio(three_brokers: KafkaCluster) -> Iterator[KafkaCluster]:
-    """Three brokers; a broker that a test has stopped is started again afterwards."""
+    """Three brokers. A broker that a test has stopped is started again afterwards."""
     yield three_brokers
     if not three_brokers.broker(3).running:
         three_brokers.broker(3).start()
@@ -166,7 +169,7 @@ def all_connectors(flow: Flow, topic: str) -> Replicator:
 
 
 def put_on_broker(cluster: KafkaCluster, topic: str, brokers: list[int], partitions: int = 1) -> None:
-    """Moves *topic* to *brokers*; creates it if it is missing."""
+    """Moves *topic* to *brokers*, and creates it if it is missing."""
     if not cluster.has_topic(topic):
         cluster.create_topic(topic, partitions=partitions, config={"cleanup.policy": "compact"})
     for partition in range(partitions):
@@ -186,7 +189,10 @@ def test_an_internal_topic_without_a_leader_is_reported_until_it_has_one(
     which: str,
     days: int,
 ) -> None:
-    """The broker with its only replica is down. Copying waits only if positions are missing; records are new or old."""
+    """The broker with its only replica is down.
+
+    Copying waits only if positions are missing. Records are recent or old.
+    """
     flow = Flow.new(east, trio, tmp_path, worker={"offset.storage.replication.factor": "3"})
     topic = east.create_topic(unique_topic(), partitions=2, config=FOREVER)
     name, timestamp_ms = (TOPICS | OF_OTHER_CONNECTORS)[which](flow), now_ms() - days * DAY_MS

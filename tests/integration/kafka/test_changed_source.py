@@ -1,6 +1,6 @@
-"""Sources or targets that were changed, and settings that change what is copied.
+"""Sources or targets were changed, or settings that affect what is copied.
 
-A loss is reported and handled by the loss policy; everything else is copied once.
+A loss is reported and handled by the loss policy. All other records are copied once.
 """
 
 import re
@@ -35,7 +35,7 @@ def now_ms() -> int:
 
 
 def test_a_source_compacted_after_the_last_position_is_continued(flow: Flow, unique_topic: Callable[[], str]):
-    """Copied records are gone from the source."""
+    """The source no longer has the copied records."""
     topic = flow.source.create_topic(
         unique_topic(),
         config={
@@ -71,7 +71,7 @@ def test_a_source_compacted_after_the_last_position_is_continued(flow: Flow, uni
     write_batches(flow.source, topic, [[WireRecord(0, began, b"new-%d" % n, b"") for n in range(200)]])
 
     def compacted() -> bool:
-        # The active segment is never cleaned: new records roll it.
+        # The active segment is never cleaned, so new records roll it.
         write_batches(flow.source, topic, [[WireRecord(0, now_ms(), b"roll", b"")]])
         return len(records(flow.source, topic)) < 1_000
 
@@ -88,7 +88,7 @@ def test_a_source_compacted_after_the_last_position_is_continued(flow: Flow, uni
 
 
 def test_a_changed_isolation_level_applies_after_copied_records(flow: Flow, topic: str):
-    """Aborted records are copied with read_uncommitted, and not with read_committed."""
+    """With read_uncommitted, aborted records are copied; with read_committed, they are not."""
     transactional: dict[str, Any] = {
         "transactional_id": f"t-{flow.alias}",
         "transaction_records": 50,
@@ -118,8 +118,8 @@ def test_a_changed_isolation_level_applies_after_copied_records(flow: Flow, topi
     assert len(everything) > len(copied)
 
 
-def test_a_position_that_java_stored_in_between_is_continued(flow: Flow, topic: str):
-    """Java MM2 copied in between, or the offset was altered: copying continues after its position."""
+def test_copying_continues_after_a_position_that_java_has_stored(flow: Flow, topic: str):
+    """Java's MM2 has copied in the meantime, or the offset was altered."""
     load(flow.source, topic, 2_000)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
@@ -140,7 +140,7 @@ def test_a_position_that_java_stored_in_between_is_continued(flow: Flow, topic: 
 
 
 def java_position(flow: Flow, topic: str, offset: int) -> None:
-    """Stores a position as Java MM2 does, with the same bytes and in the same partition."""
+    """Stores a position like Java's MM2, with the same bytes and in the same partition."""
     store = f"mm2-offsets.{flow.alias}.internal"
     key = encode_key(PositionKey("MirrorSourceConnector", flow.alias, topic, 0))
     record = WireRecord(0, now_ms(), key, b'{"offset":%d}' % offset)
@@ -148,7 +148,7 @@ def java_position(flow: Flow, topic: str, offset: int) -> None:
 
 
 class Losses:
-    """Three flows from the same topics, one for each loss policy."""
+    """Three flows of the same topics, one for each loss policy."""
 
     def __init__(self, east: KafkaCluster, west: KafkaCluster, folder: Path, stack: ExitStack) -> None:
         self.flows = {
@@ -182,7 +182,10 @@ class Losses:
         )
 
     def assert_reported(self, reason: str, topic: str) -> None:
-        """Asserts that the flows that continued report the loss: in the partition's status, the log, and counters for alerts."""
+        """Asserts that the flows that continued report the loss.
+
+        It is in the partition's status, in the log, and in counters for alerts.
+        """
         for policy in ("alert", "restart"):
             running = self.running[policy]
             status, metrics, progress = running.partition(topic), running.metrics(), running.progress()
@@ -228,7 +231,10 @@ def losses(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Iterator[L
 def test_records_deleted_before_they_were_copied_follow_the_loss_policy(
     losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Retention deleted beyond the position: fail reports the offset, alert continues and counts, restart begins again."""
+    """Retention has deleted records after the position.
+
+    With fail the flow reports the offset, with alert it continues and counts them, and with restart it begins again.
+    """
     check_records_deleted_before_they_were_copied(losses, east, unique_topic(), stop, start)
 
 
@@ -267,7 +273,7 @@ def check_records_deleted_before_they_were_copied(
     losses.assert_reported("SourceDataLost", topic)
 
 
-# Where nothing is lost, the policy makes no difference.
+# If nothing is lost, the policy makes no difference.
 @pytest.mark.parametrize(
     ("policy", "deleted_to"),
     [
@@ -287,7 +293,10 @@ def test_records_deleted_after_they_were_copied_are_no_loss(
     policy: str,
     deleted_to: int,
 ):
-    """kill -9 before a position is stored, then retention: the records at the last position cannot be compared."""
+    """The process is killed with kill -9 before it stores a position.
+
+    Then retention deletes the records at the last position, so that they cannot be compared.
+    """
     topic = east.create_topic(unique_topic())
     flow = Flow.new(east, west, tmp_path, connector={"mirrorflow.source.loss.policy": policy}, worker=NEVER)
     load(east, topic, 1_000)
@@ -317,7 +326,7 @@ def test_records_deleted_after_they_were_copied_are_no_loss(
 def test_a_recreated_source_topic_follows_the_loss_policy(
     losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Offsets of the new topic are unrelated to those of the old one, even if it is longer."""
+    """Offsets of the new topic are unrelated to those of the old one, even if the new topic is longer."""
     check_a_recreated_source_topic(losses, east, unique_topic(), stop, start)
 
 
@@ -359,9 +368,10 @@ def check_a_recreated_source_topic(
 def test_a_recreated_target_topic_follows_the_loss_policy(
     losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """fail reports that copies are gone, alert continues after them, restart fills the new topic from the beginning.
+    """With fail the flow reports that copies are missing, with alert it continues after them, and with restart it fills
+    the new topic from the beginning.
 
-    Requests of a running process that were in flight may have gone into the new topic.
+    Requests of a running process that were in flight may have reached the new topic.
     """
     check_a_recreated_target_topic(losses, east, unique_topic(), stop, start)
 
@@ -408,10 +418,10 @@ def check_a_recreated_target_topic(
     losses.assert_reported("TargetDataLost", topic)
 
 
-def test_a_target_topic_recreated_while_the_flow_is_idle_is_noticed_with_the_next_batch(
+def test_a_target_topic_recreated_while_the_flow_is_idle_is_detected_with_the_next_batch(
     losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """The new topic accepts the next batch as the first, at an offset that cannot be right."""
+    """The new topic accepts the next batch as its first one, at an offset that cannot be correct."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 1_000)
     losses.start(topic)
@@ -432,7 +442,7 @@ def test_a_target_topic_recreated_while_the_flow_is_idle_is_noticed_with_the_nex
 
 
 def test_records_of_all_shapes_are_copied_once(flow: Flow, topic: str):
-    """Timestamps that go back, gaps, tombstones and large batches between small ones, with kill -9 in between."""
+    """These are decreasing timestamps, gaps, tombstones, and large batches between small ones, with kill -9 in between."""
     timestamp = now_ms()
     batches = [numbered(i * 7, 7, timestamp=timestamp - i) for i in range(100)]
     batches += [numbered(10_000 + i, 1, timestamp=timestamp, key=b"k") for i in range(100)]

@@ -1,4 +1,7 @@
-"""A short `make chaos`: three copiers of one flow, two clusters of three brokers; processes are killed and frozen at random."""
+"""A short `make chaos` with three copiers of one flow and two clusters of three brokers.
+
+Processes are killed and frozen at random.
+"""
 
 import os
 from pathlib import Path
@@ -12,7 +15,8 @@ from tests.harness.kafka.installation import OLD_VERSION, VERSION
 pytestmark = pytest.mark.faults
 
 SECONDS = 20.0
-# The same steps each time, so that a failure comes from the change under test; `make chaos` draws other steps.
+# The steps are the same each time, so that a failure is caused by the change under test. `make chaos` draws other
+# steps.
 SEED = int(os.environ.get("MIRRORFLOW_CHAOS_SEED", "1"))
 # Each value of each dimension is in one of the runs.
 RUNS = {
@@ -30,14 +34,14 @@ RUNS = {
     " internals=replicated clocks=true copies=changing quotas=none rights=changing padding=none network=direct",
 }
 
-# `make test-faults` has no old Kafka; `make test-java` has.
+# `make test-faults` runs without an old Kafka, and `make test-java` with one.
 AGES = [pytest.param(age, marks=[pytest.mark.java] if OLD_VERSION in RUNS[age] else []) for age in RUNS]
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("age", AGES)
 def test_both_sides_are_equal_after_the_chaos(tmp_path: Path, age: str) -> None:
-    """No record is lost or changed, and none is repeated unless the flow lacks an ACL."""
+    """No record is lost or changed, and no record is repeated unless the flow lacks an ACL."""
     lines: list[str] = []
     dimensions = dict(pair.split("=") for pair in RUNS[age].split())
 

@@ -1,4 +1,4 @@
-"""`mirrorflow check` against brokers with passwords and ACLs: it reports what `run` would meet, and changes nothing."""
+"""`mirrorflow check` against brokers with passwords and ACLs reports the problems of a `run`, and changes nothing."""
 
 import contextlib
 import io
@@ -84,7 +84,7 @@ def gated() -> Iterator[KafkaCluster]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Grant:
-    """One operation that `mirrorflow acls` prints."""
+    """An operation that `mirrorflow acls` prints."""
 
     side: str
     kind: str
@@ -95,7 +95,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedFlow:
-    """A flow from *walled* to *gated* with its own file, and commands about it."""
+    """A flow from *walled* to *gated* with its own file, and commands for it."""
 
     source: KafkaCluster
     target: KafkaCluster
@@ -127,7 +127,7 @@ class CheckedFlow:
         )
 
     def grants(self) -> list[Grant]:
-        """Returns each operation of each command that `mirrorflow acls` prints, without a process of its own."""
+        """Returns each operation of each command that `mirrorflow acls` prints. It starts no process."""
         side, grants = "", []
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             assert 0 == main(["acls", "-f", str(self.folder / "flow.yaml"), "--secrets", str(self.folder)])
@@ -150,7 +150,7 @@ class CheckedFlow:
     def write(
         self, *, source: str = "", target: str = "", passwords: tuple[str, str] = (PASSWORD, PASSWORD)
     ) -> None:
-        """Writes the file and its secrets; *source* and *target* replace the clusters' addresses."""
+        """Writes the file and its secrets. *source* and *target* replace the clusters' addresses."""
         text = FLOW.format(
             alias=self.alias,
             source=source or self.source.bootstrap,
@@ -213,7 +213,7 @@ def checked(walled: KafkaCluster, gated: KafkaCluster, unique_topic: Names, tmp_
 def test_the_printed_grants_suffice_and_check_creates_nothing(
     checked: CheckedFlow,
 ) -> None:
-    """`check` lists what would be created and creates nothing; then the flow copies all records."""
+    """`check` lists what would be created, but creates nothing. Afterwards, the flow copies all records."""
     checked.grant(checked.grants())
     before = (checked.source.topics(), checked.target.topics())
 
@@ -241,9 +241,9 @@ def test_the_printed_grants_suffice_and_check_creates_nothing(
 def test_the_printed_grants_suffice_for_checkpoints_groups_and_heartbeats(
     checked: CheckedFlow,
 ) -> None:
-    """`run` with all three connectors translates the group and writes heartbeats to both sides.
+    """`run` with all three connectors translates the group and writes heartbeats to both clusters.
 
-    Then `check` reports nothing new.
+    Afterwards, `check` reports nothing new.
     """
     checked.grant(checked.grants())
     put_group(checked.source, checked.group, {(checked.topic, 0): 40})
@@ -269,7 +269,10 @@ def test_the_printed_grants_suffice_for_checkpoints_groups_and_heartbeats(
 
 
 def test_heartbeats_that_the_source_refuses_are_reported_and_copying_continues(checked: CheckedFlow) -> None:
-    """`check` notes it and succeeds; `run` reports the broker's refusal, copies, and emits the other heartbeats."""
+    """`check` notes it and succeeds.
+
+    `run` reports the broker's refusal, copies records, and emits the other heartbeats.
+    """
     checked.grant(checked.grants())
     denied = replace(TOPIC_WRITE_DENIED, resource_name="heartbeats")
     call_cluster(checked.source, lambda connected: admin.create_acls(connected, [denied]))
@@ -299,7 +302,7 @@ def test_heartbeats_that_the_source_refuses_are_reported_and_copying_continues(c
 
 
 MISSING = [
-    # On the source, on the target: kind, name after the alias, operation.
+    # on the source and on the target: kind, name after the alias, operation
     ("READ", ("TOPIC", "{alias}.", "WRITE"), "Write on topic {alias}.{topic}"),
     ("DESCRIBE_CONFIGS", ("TOPIC", "{alias}.", "CREATE"), "Create on topic {alias}.{topic}"),
     (
@@ -357,7 +360,7 @@ def test_a_missing_grant_is_reported_with_cluster_operation_and_resource(
     assert (1, "") == (result.returncode, result.stderr), result.stdout
     operation_name = {"READ": "Read", "DESCRIBE_CONFIGS": "DescribeConfigs"}[lacking]
     target_permission = named.format(alias=checked.alias, topic=checked.topic)
-    # A copy of the heartbeats that an earlier flow left on the source has the same prefix.
+    # A copy of heartbeats that an earlier flow has written to the source has the same prefix.
     failures = [
         line.split(";")[0].removesuffix(" and 1 more").replace(".heartbeats", f".{checked.topic}")
         for line in result.stdout.splitlines()
@@ -370,7 +373,7 @@ def test_a_missing_grant_is_reported_with_cluster_operation_and_resource(
 
 
 def test_a_flow_that_may_not_use_its_transactional_ids_is_at_least_once(checked: CheckedFlow) -> None:
-    """The flow can run, even without the claims topic. A note has the ACL to grant."""
+    """The flow can run even without the claims topic. A note shows the ACL to grant."""
     checked.grant(
         [
             grant
@@ -395,7 +398,7 @@ def test_a_flow_that_may_not_use_its_transactional_ids_is_at_least_once(checked:
 def test_a_missing_cluster_permission_is_reported(
     checked: CheckedFlow, side: str, operation: int, named: str
 ) -> None:
-    """A deny ACL is used, because a different test may have granted the permission: it applies to all flows."""
+    """A deny ACL is used, because other tests may have granted the permission, which applies to all flows."""
     checked.grant(checked.grants())
     cluster = checked.source if side == "source" else checked.target
     denied = AclBinding(
@@ -421,7 +424,7 @@ def test_a_missing_cluster_permission_is_reported(
 
 
 def test_a_configured_group_without_describe_is_reported(checked: CheckedFlow) -> None:
-    """No list contains it, so groups that are configured by name are described."""
+    """No list contains such a group, so groups that are configured by name are described."""
     hidden = ("source", "GROUP", checked.group, "DESCRIBE")
     grants = checked.grants()
     checked.grant(
@@ -437,7 +440,7 @@ def test_a_configured_group_without_describe_is_reported(checked: CheckedFlow) -
 
 
 def test_a_configured_topic_without_describe_is_reported(checked: CheckedFlow) -> None:
-    """With nothing granted on the source, the configured topic is described, and the missing Describe is reported."""
+    """Nothing is granted on the source. The configured topic is described, and the missing Describe is reported."""
     granted_kinds = {"CLUSTER", "GROUP"}
     checked.grant(
         [grant for grant in checked.grants() if grant.side == "target" or grant.kind in granted_kinds]
@@ -456,7 +459,7 @@ def test_a_configured_topic_without_describe_is_reported(checked: CheckedFlow) -
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_wrong_password_is_reported_with_its_cluster(checked: CheckedFlow, side: str) -> None:
-    """The other side is still checked, and no password is shown."""
+    """The other cluster is still checked, and no password is shown."""
     checked.grant(checked.grants())
     wrong = "hunter2-wrong"
     checked.write(passwords=(wrong, PASSWORD) if side == "source" else (PASSWORD, wrong))
@@ -480,7 +483,7 @@ def test_a_wrong_password_is_reported_with_its_cluster(checked: CheckedFlow, sid
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_an_unreachable_cluster_is_reported_with_its_address(checked: CheckedFlow, side: str) -> None:
-    """The other side is still checked."""
+    """The other cluster is still checked."""
     checked.grant(checked.grants())
     address = f"127.0.0.1:{free_port()}"
     checked.write(**{side: address})  # type: ignore[arg-type]
@@ -537,7 +540,7 @@ def test_check_accepts_a_renamed_flow_that_names_its_earlier_name(checked: Check
 def test_a_claims_topic_without_compaction_is_reported_with_the_remedy(
     checked: CheckedFlow, denied: str, status: int, message: str
 ) -> None:
-    """The topic was created with cleanup.policy=delete; the command does not change it."""
+    """The topic was created with cleanup.policy=delete. The command does not change it."""
     checked.grant(checked.grants())
     name = f"mm2-claims.{checked.alias}.internal"
     checked.target.create_topic(name, config={"cleanup.policy": "delete"})

@@ -1,4 +1,4 @@
-"""`mirrorflow check` reports what a target lacks and the resulting guarantee, which the flow then keeps."""
+"""`mirrorflow check` reports what a target lacks and the resulting guarantee. The flow then has this guarantee."""
 
 import json
 import subprocess
@@ -61,8 +61,8 @@ def missing(report: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_check_names_what_a_service_lacks(east: KafkaCluster, service: str) -> None:
-    """The guarantee follows from transactions; without idempotent writes or leader epochs a flow cannot run."""
+def test_check_reports_what_a_service_lacks(east: KafkaCluster, service: str) -> None:
+    """The guarantee depends on transactions. Without idempotent writes or leader epochs, a flow cannot run."""
     topic = east.create_topic(f"checked-{len(SERVICES[service])}-{sum(SERVICES[service])}")
 
     with refusing(SERVICES[service]) as target:
@@ -81,7 +81,7 @@ def test_check_names_what_a_service_lacks(east: KafkaCluster, service: str) -> N
 
 
 def test_check_lists_what_a_broker_offers(east: KafkaCluster, west: KafkaCluster) -> None:
-    """Brokers without an authorizer offer all but ACLs, and a flow is exactly-once."""
+    """Brokers without an authorizer offer everything except ACLs, and a flow is exactly-once."""
     topic = east.create_topic("checked-complete")
 
     report = check(east, west.bootstrap, topic)
@@ -97,7 +97,7 @@ def test_check_lists_what_a_broker_offers(east: KafkaCluster, west: KafkaCluster
 def test_a_flow_keeps_the_guarantee_that_check_predicts(
     refused: frozenset[int], guarantee: str, tmp_path: Path
 ) -> None:
-    """The flow is killed twice. Records may repeat only where the guarantee is at-least-once."""
+    """The flow is killed twice. Records may be repeated only if the guarantee is at-least-once."""
     with KafkaCluster(name="complete", authorizer=True) as source, refusing(refused) as target:
         properties = {"bootstrap.servers": target.proxied_bootstrap}
         result = Trial(

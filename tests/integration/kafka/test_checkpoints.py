@@ -1,4 +1,4 @@
-"""Checkpoints and translated consumer groups between two real clusters, as consumers and Java's client see them."""
+"""Checkpoints and translated consumer groups between two real clusters, as seen by consumers and by Java's client."""
 
 import json
 import subprocess
@@ -47,7 +47,7 @@ class Flow:
         connector: dict[str, str] | None = None,
         **checkpoint: str,
     ) -> Replicator:
-        """Returns a process that is not yet started; *checkpoint* has underscores for dots."""
+        """Returns a process that is not yet started. *checkpoint* has underscores instead of dots."""
         shared = {
             "source.cluster.alias": self.alias,
             "target.cluster.alias": self.target_alias,
@@ -74,12 +74,12 @@ class Flow:
         return process
 
     def dumped(self, what: str) -> list[dict[str, Any]]:
-        """Returns the output of `mirrorflow dump WHAT --json`; an empty list while there is no topic."""
+        """Returns the output of `mirrorflow dump WHAT --json`, or an empty list while the topic does not exist."""
         printed = self.command("dump", what, "--json", unless="There is no topic")
         return [json.loads(line) for line in printed.splitlines()]
 
     def command(self, *arguments: str, unless: str = "") -> str:
-        """Returns what `mirrorflow` prints about the flow; it may fail if its error has *unless*."""
+        """Returns what `mirrorflow` prints about the flow. The command may fail if its error contains *unless*."""
         addresses = ["--from", self.source.internal_bootstrap, "--to", self.target.internal_bootstrap]
         aliases = ["--from-alias", self.alias, "--to-alias", self.target_alias]
         command = [str(Path(sys.executable).parent / "mirrorflow"), *arguments, *addresses, *aliases]
@@ -130,7 +130,10 @@ def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
 
 
 def test_a_group_that_fails_over_misses_nothing_and_repeats_little(flow: Flow, unique_topic: Names) -> None:
-    """The group has read half; on the target it reads the other half and at most `offset.lag.max` records again."""
+    """The group has read half of the records.
+
+    On the target it reads the other half, and at most `offset.lag.max` records again.
+    """
     topic, group = flow.source.create_topic(unique_topic(), partitions=2), f"g-{uuid.uuid4().hex[:8]}"
     remote = flow.remote(topic)
     load(flow.source, topic, 1000, keys=True)
@@ -159,7 +162,7 @@ def test_a_group_that_fails_over_misses_nothing_and_repeats_little(flow: Flow, u
 def test_a_group_with_members_on_the_target_is_not_moved_until_they_leave(
     flow: Flow, unique_topic: Names
 ) -> None:
-    """Active consumers on the target own the group's offsets."""
+    """The group's offsets belong to the active consumers on the target."""
     topic, group = flow.source.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
     remote = flow.remote(topic)
     load(flow.source, topic, 200)
@@ -184,7 +187,7 @@ def test_a_group_with_members_on_the_target_is_not_moved_until_they_leave(
 
 
 def test_a_group_on_the_target_is_never_moved_back(flow: Flow, unique_topic: Names) -> None:
-    """One group was reset on the source before it was translated to the end, and a second group afterwards."""
+    """One group was reset on the source before its translation to the end, and a second group afterwards."""
     topic, own = flow.source.create_topic(unique_topic()), uuid.uuid4().hex[:8]
     ahead, behind = f"a-{own}", f"b-{own}"
     remote = flow.remote(topic)
@@ -193,7 +196,7 @@ def test_a_group_on_the_target_is_never_moved_back(flow: Flow, unique_topic: Nam
         put_group(flow.source, group, {(topic, 0): 500})
     with flow.process(topic, sync_group_offsets_enabled="true") as process:
         process.wait_for_copy(flow.target, remote, 500)
-        at_end = flow.wait_for_group(behind, {(remote, 0): 500})[remote, 0]  # as far as it ever goes
+        at_end = flow.wait_for_group(behind, {(remote, 0): 500})[remote, 0]  # the last offset that it reaches
         put_group(flow.source, ahead, {(topic, 0): 100})
         flow.wait_for_checkpoint(ahead, 100)
         put_group(flow.source, behind, {(topic, 0): 50})
@@ -203,7 +206,7 @@ def test_a_group_on_the_target_is_never_moved_back(flow: Flow, unique_topic: Nam
     assert group_offsets(flow.target, ahead)[remote, 0] > 100
 
 
-def test_a_checkpoint_follows_when_the_source_is_set_back(flow: Flow, unique_topic: Names) -> None:
+def test_a_checkpoint_follows_when_the_group_is_reset_on_the_source(flow: Flow, unique_topic: Names) -> None:
     """Java's client then reads the earlier offset."""
     topic, group = flow.source.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
     remote = flow.remote(topic)
@@ -239,7 +242,7 @@ def test_only_selected_groups_are_translated(flow: Flow, unique_topic: Names) ->
 def test_checkpoints_are_neither_repeated_nor_moved_back_after_a_kill(
     flow: Flow, unique_topic: Names
 ) -> None:
-    """The next process reads the known checkpoints back from their topic."""
+    """The next process reads the known checkpoints from their topic."""
     topic, group = flow.source.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
     load(flow.source, topic, 300)
     put_group(flow.source, group, {(topic, 0): 150})
@@ -368,7 +371,7 @@ def test_a_checkpoints_topic_that_would_lose_checkpoints_is_given_compaction(
 def test_checkpoints_deleted_while_the_connector_runs_are_written_again(
     flow: Flow, unique_topic: Names
 ) -> None:
-    """Their topic is deleted, then its settings are altered; the group does not move."""
+    """Their topic is deleted, and then its settings are altered. The group does not move."""
     topic, group = flow.source.create_topic(unique_topic()), f"d-{flow.alias}"
     load(flow.source, topic, 100)
     put_group(flow.source, group, {(topic, 0): 100})
@@ -387,7 +390,10 @@ def test_checkpoints_deleted_while_the_connector_runs_are_written_again(
 def test_groups_are_translated_by_offset_syncs_that_java_wrote(
     flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Names
 ) -> None:
-    """Java MM2 copies and writes offset syncs to the source; only MirrorFlow's checkpoint connector translates with them."""
+    """Java's MM2 copies and writes offset syncs to the source.
+
+    Only MirrorFlow's checkpoint connector uses them for translation.
+    """
     topic, group = east.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
     flow.alias, flow.target_alias = east.name, west.name
     load(east, topic, 500)
@@ -405,7 +411,7 @@ def test_groups_are_translated_by_offset_syncs_that_java_wrote(
 
 
 def test_a_group_is_translated_to_the_topic_name_of_a_transformation(flow: Flow, unique_topic: Names) -> None:
-    """Java's checkpoints would have a topic that does not exist."""
+    """Java's checkpoints would name a topic that does not exist."""
     topic, group = flow.source.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
     copy = f"renamed.{topic}"
     load(flow.source, topic, 300)
@@ -425,7 +431,7 @@ def test_a_group_is_translated_to_the_topic_name_of_a_transformation(flow: Flow,
 
 
 def test_a_group_before_the_start_of_the_copy_has_no_checkpoint(flow: Flow, unique_topic: Names) -> None:
-    """A flow with auto.offset.reset=latest has no target offset for earlier groups; an empty partition has one."""
+    """A flow with auto.offset.reset=latest has no target offset for earlier groups. An empty partition has one."""
     topic, group = flow.source.create_topic(unique_topic(), partitions=2), f"g-{uuid.uuid4().hex[:8]}"
     load(flow.source, topic, 100, partition=0)
     put_group(flow.source, group, {(topic, 0): 40, (topic, 1): 0})
@@ -451,8 +457,8 @@ def test_a_group_before_the_start_of_the_copy_has_no_checkpoint(flow: Flow, uniq
     assert 50 >= of_second[-1]["downstream_offset"] >= 50 - LAG_MAX
 
 
-def test_the_groups_of_an_ended_flow_are_left_to_applications(flow: Flow, unique_topic: Names) -> None:
-    """After a switchover the target is active: what is committed on the source moves no group there. A rollback ends that."""
+def test_the_groups_of_an_ended_flow_are_not_moved(flow: Flow, unique_topic: Names) -> None:
+    """After a switchover the target is active. Commits on the source move no group there until a rollback."""
     topic, group = flow.source.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
     remote = flow.remote(topic)
     load(flow.source, topic, 500)
@@ -480,7 +486,10 @@ def test_the_groups_of_an_ended_flow_are_left_to_applications(flow: Flow, unique
 
 
 def _wait_for_pass(process: Replicator) -> None:
-    """Waits until the only connector of *process* has ended a pass over all groups: the age of the last one falls."""
+    """Waits until the only connector of *process* has completed a pass over all groups.
+
+    Then the age of the last pass decreases.
+    """
     ages_s: list[float] = []
 
     def has_ended() -> bool:

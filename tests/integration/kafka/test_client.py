@@ -1,4 +1,4 @@
-"""MirrorFlow's client against real brokers: requests, errors, and reconnection after brokers return."""
+"""MirrorFlow's client sends requests to real brokers, returns errors, and reconnects after brokers return."""
 
 import asyncio
 import time
@@ -43,8 +43,9 @@ def on(kafka: KafkaCluster, test: Callable[[Cluster], Awaitable[None]]) -> None:
 
 
 async def wait_for_result(expected: object, ask: Callable[[], Awaitable[object]]) -> None:
-    """Polls until the result is *expected*, within `with_client`'s bound: a broker's metadata may be older
-    than the controller's.
+    """Polls until the result is *expected*, within the limit of `with_client`.
+
+    A broker's metadata may be older than the controller's.
     """
     while (result := await ask()) != expected:
         print(f"not yet {expected}: {result}")
@@ -60,7 +61,7 @@ def batch(producer_id: int, epoch: int, sequence: int) -> bytearray:
 def test_topics_are_created_extended_and_configured(
     east: KafkaCluster, unique_topic: Callable[[], str]
 ) -> None:
-    """Each topic has its own result; an existing topic is no error; descriptions show the changes."""
+    """Each topic has its own result. An existing topic is not an error. Descriptions show the changes."""
     name = unique_topic()
 
     async def test(cluster: Cluster) -> None:
@@ -99,7 +100,7 @@ def test_topics_are_created_extended_and_configured(
 def test_leaders_return_offsets_and_producers_of_each_partition(
     east: KafkaCluster, unique_topic: Callable[[], str]
 ) -> None:
-    """An unknown partition has its own error and does not hide the others."""
+    """An unknown partition has its own error, which does not hide the results of the others."""
     name = unique_topic()
     first, second, absent = (TopicPartition(name, number) for number in (0, 1, 9))
 
@@ -110,7 +111,7 @@ def test_leaders_return_offsets_and_producers_of_each_partition(
         async def produce_error() -> dict[TopicPartition, int]:
             return await admin.produce(cluster, {first: batch(producer_id, epoch, 0)}, timeout_ms=30_000)
 
-        # A broker is the leader in the metadata slightly before it leads; a sequence is accepted once only.
+        # A broker is the leader in the metadata slightly before it leads. A sequence number is accepted only once.
         await wait_for_result({first: 0}, produce_error)
         ends = await admin.list_offsets(cluster, [first, second, absent], LATEST)
         assert [ends[partition].offset for partition in (first, second)] == [1, 0]
@@ -131,7 +132,7 @@ def test_leaders_return_offsets_and_producers_of_each_partition(
 def test_transactions_keep_the_epoch_and_refuse_an_old_one(
     east: KafkaCluster, unique_topic: Callable[[], str]
 ) -> None:
-    """An aborted empty transaction keeps the epoch; the next InitProducerId raises it and fences."""
+    """An aborted empty transaction keeps the epoch. The next InitProducerId increases it and fences."""
     name = unique_topic()
 
     async def test(cluster: Cluster) -> None:
@@ -150,7 +151,7 @@ def test_transactions_keep_the_epoch_and_refuse_an_old_one(
 
 @pytest.mark.faults
 def test_the_client_reconnects_after_all_brokers_restarted() -> None:
-    """All connections and known brokers are lost; the bootstrap addresses lead to the cluster again."""
+    """All connections and known brokers are lost. The client uses the bootstrap addresses again."""
     with KafkaCluster(name="restarted", brokers=1) as kafka:
 
         async def test(cluster: Cluster) -> None:
@@ -189,7 +190,7 @@ def test_requests_follow_a_leader_change() -> None:
 
 
 def test_tls_and_sasl_listeners_connect_or_give_the_reason() -> None:
-    """Each protocol connects with Java's properties; wrong properties give a message that identifies the error."""
+    """Each protocol connects with Java's properties. Wrong properties cause a message that identifies the error."""
     with KafkaCluster(name="secure", listeners=("PLAINTEXT", "SSL", "SASL_SSL", "SASL_PLAINTEXT")) as kafka:
 
         async def test(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""The client ids that brokers see are those of Java's MM2, so that quotas for them apply to MirrorFlow."""
+"""Brokers receive the client ids of Java's MM2, so that quotas for these ids apply to MirrorFlow."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ Names = Callable[[], str]
 Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
 BROKER_LOGGER = 8
 LOGGED = re.compile(r'"clientId":"([^"]*)","requestApiKeyName":"(FETCH|PRODUCE)"')
-# The connectors' own clients; the worker's clients (configs, statuses, offsets) are tested with the worker.
+# These are the connectors' own clients. The worker's clients (configs, statuses, offsets) are tested with the worker.
 OF_TASKS = re.compile(r"connector-producer-.*|A->B\|.*")
 
 
@@ -41,7 +41,10 @@ def target() -> Iterator[KafkaCluster]:
 
 @contextmanager
 def logged_requests(cluster: KafkaCluster) -> Iterator[Callable[[], set[tuple[str, str]]]]:
-    """Makes the broker log each request; yields a function that returns the logged (FETCH or PRODUCE, client id) pairs."""
+    """Makes the broker log each request.
+
+    Yields a function that returns the logged pairs of FETCH or PRODUCE and the client id.
+    """
     log = cluster.broker(1).log
     begin = log.stat().st_size
     _set_level(cluster, "DEBUG")
@@ -82,7 +85,7 @@ def test_tasks_use_the_client_ids_of_javas_tasks(
         "sync.topic.acls.enabled": "false",
     }
     java = MirrorMaker(source=source, target=target, topics=topic, properties=more)
-    kinds = 7  # per task: the source consumer, the producers of copies and of offset syncs; heartbeats
+    kinds = 7  # for each task, the source consumer and the producers of copies and of offset syncs; and for heartbeats
 
     with logged_requests(source) as on_source, logged_requests(target) as on_target:
         with java:
@@ -104,7 +107,7 @@ def test_tasks_use_the_client_ids_of_javas_tasks(
 def test_a_quota_for_javas_client_id_applies_to_mirrorflow(
     side: str, source: KafkaCluster, target: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """3 MB pass a quota of 100 kB/s; a broker lets the bytes of the first ten seconds pass at once."""
+    """The quota is 100 kB/s for 3 MB. A broker allows the bytes of the first ten seconds at once."""
     flow = Flow.new(source, target, tmp_path)
     topic = source.create_topic(unique_topic())
     load(source, topic, 3_000, size_bytes=1000, content="random")

@@ -1,4 +1,4 @@
-"""`mirrorflow` between two real clusters: a script may rely on its exit status."""
+"""`mirrorflow` between two real clusters. Scripts may rely on its exit status."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def run_until_caught_up(
 
 
 def mirrorflow(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Runs the command to its end."""
+    """Runs the command until it ends."""
     return subprocess.run(
         [sys.executable, "-m", "mirrorflow_cli", *arguments],
         capture_output=True,
@@ -40,7 +40,7 @@ def mirrorflow(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_run_fails_if_a_topic_cannot_be_created(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """`run` exits with 1 and a message if the name of a copy would be too long, and with 0 without that topic."""
+    """If the name of a copy would be too long, `run` exits with 1 and a message. Without that topic it exits with 0."""
     stem, alias = unique_topic(), f"a{uuid.uuid4().hex[:8]}"
     short, long = f"{stem}-short", f"{stem}-long-".ljust(249, "x")
     for topic in (short, long):
@@ -57,7 +57,7 @@ def test_run_fails_if_a_topic_cannot_be_created(
 def test_run_fails_if_a_topic_is_mistyped(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """`heartbeats` of the source is copied meanwhile; the message suggests the existing topic."""
+    """Meanwhile, `heartbeats` of the source is copied. The message suggests the existing topic."""
     topic, alias = east.create_topic(unique_topic()), f"a{uuid.uuid4().hex[:8]}"
 
     with heartbeats_on(east):
@@ -79,7 +79,7 @@ def test_check_and_plan_report_a_mistyped_topic(
     status: int,
     mark: str,
 ):
-    """`check` fails because the flow would copy nothing; `plan` shows it without failing."""
+    """`check` fails because the flow would copy nothing. `plan` reports the topic and succeeds."""
     topic, alias = east.create_topic(unique_topic()), f"a{uuid.uuid4().hex[:8]}"
     addresses = ["--from", east.bootstrap, "--to", west.bootstrap, "--from-alias", alias]
 
@@ -93,7 +93,7 @@ def test_check_and_plan_report_a_mistyped_topic(
 
 
 def test_a_client_file_connects_with_tls_and_a_password(west: KafkaCluster, tmp_path: Path):
-    """All records are copied, and no file but the user's own has the password."""
+    """All records are copied. Only the user's own file contains the password."""
     with KafkaCluster(name="guarded", listeners=("SASL_SSL",)) as secured:
         produce(
             secured, secured.create_topic("orders"), [(0, time.time_ns() // 1_000_000, None, b"value", [])]

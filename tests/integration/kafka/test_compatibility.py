@@ -1,4 +1,4 @@
-"""Kafka 2.8, 3.4, 3.9 and 4.4 as source and as target: each promise of a flow holds, as `make compatibility` checks it."""
+"""Kafka 2.8, 3.4, 3.9 and 4.4 as source and as target keep each promise of a flow, as `make compatibility` checks it."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_every_promise_holds_between_two_releases(source: str, target: str, tmp_path: Path) -> None:
-    """The copy is exact after kill -9, and group offsets, checkpoints, settings and ACLs follow."""
+    """The copy is exact after kill -9. Group offsets, checkpoints, settings and ACLs follow."""
     with (
         opened(source, "source", name="", client=None, folder=tmp_path) as from_,
         opened(target, "target", name="", client=None, folder=tmp_path) as to,
@@ -35,7 +35,10 @@ def test_every_promise_holds_between_two_releases(source: str, target: str, tmp_
 
 
 def test_the_command_accepts_addresses_and_a_login(tmp_path: Path) -> None:
-    """The command needs the properties of a Java client, and writes a file that names neither a host nor a password."""
+    """The command needs the properties of a Java client.
+
+    It writes a file that contains neither a host nor a password.
+    """
     client, out = tmp_path / "client.properties", tmp_path / "result.json"
     users = {"super.users": "User:ANONYMOUS;User:mirror"}
     with KafkaCluster(name="service", listeners=("SASL_SSL",), authorizer=True, config=users) as service:

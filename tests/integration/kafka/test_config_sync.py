@@ -1,4 +1,4 @@
-"""Topic settings that are only reported, and settings that are not synced on single topics."""
+"""Topic settings that are only reported, and settings that are not synced for single topics."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -9,7 +9,8 @@ from tests.conformance.suite import DEDICATED, VERSIONS, run
 
 pytestmark = pytest.mark.java
 
-# One-way and two-way replication, restarts by REST, group offsets, topic settings: under a minute each.
+# one-way and two-way replication, restarts over REST, group offsets and topic settings, with less than a minute for
+# each
 SHORT = "testSyncTopicConfigs|testRestartReplication"
 
 
@@ -27,7 +28,7 @@ def test_a_single_mm2_process_passes_apaches_single_node_test(kafka: str, tmp_pa
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kafka", VERSIONS)
 def test_apaches_own_tests_pass_on_mirrorflows_worker(kafka: str, tmp_path: Path):
-    """Each of them passes, and the tested worker is MirrorFlow's."""
+    """Each test passes, and the tested worker is MirrorFlow's."""
     verdict = run("base", command=OUR_WORKER, tests=SHORT, kafka=kafka, folder=tmp_path / "run")
 
     assert () == verdict.problems

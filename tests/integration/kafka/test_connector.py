@@ -1,4 +1,4 @@
-"""The tasks of a source connector besides copying, on two real clusters: topics, growth, settings, failures."""
+"""A source connector on two real clusters manages topics, partitions, settings and failures, besides copying."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import HarnessError, wait_until
 
 WAIT_S = 30.0
-SOON_S = 0.3  # between passes, where a test waits for a second one
+SOON_S = 0.3  # the pause between passes, while tests wait for a second one
 
 
 def settings(source: KafkaCluster | str, target: KafkaCluster, topics: str, **more: object) -> SourceSettings:
@@ -58,7 +58,7 @@ def settings(source: KafkaCluster | str, target: KafkaCluster, topics: str, **mo
 
 
 class RunningConnector:
-    """A running connector, and the assignments that it has made."""
+    """A running connector and its assignments."""
 
     def __init__(self, connector: TopicDiscovery) -> None:
         self.connector = connector
@@ -95,7 +95,7 @@ async def running(chosen: SourceSettings) -> AsyncIterator[RunningConnector]:
 
 
 def record_requests(cluster: Cluster) -> list[str]:
-    """Returns a list that collects the names of the requests sent to *cluster* from this point on."""
+    """Returns a list that collects the names of the requests sent to *cluster* from now on."""
     names: list[str] = []
     call = cluster.call
 
@@ -108,7 +108,7 @@ def record_requests(cluster: Cluster) -> list[str]:
 
 
 def alter(cluster: KafkaCluster, topic: str, name: str, value: str | None) -> None:
-    """Sets a topic's setting; None removes its override."""
+    """Sets a setting of a topic. None removes the override."""
     operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
     resource = ConfigResource(
         ConfigResource.Type.TOPIC,
@@ -128,7 +128,10 @@ def overrides(cluster: KafkaCluster, topic: str) -> dict[str, str]:
 def test_topics_are_created_with_settings_and_assigned(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Partition count and overrides equal the source's, without excluded ones; partitions are spread over the tasks."""
+    """Partition count and overrides equal those of the source, without excluded ones.
+
+    Partitions are spread over the tasks.
+    """
     topic = east.create_topic(
         unique_topic(),
         partitions=3,
@@ -151,7 +154,7 @@ def test_topics_are_created_with_settings_and_assigned(
 def test_the_first_assignment_is_fast(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """The assignment, with topic creation, takes well below the 1.5 seconds until the first record."""
+    """The assignment, which includes topic creation, takes much less than the 1.5 seconds until the first record."""
     topic = east.create_topic(unique_topic(), partitions=4)
 
     async def main() -> float:
@@ -166,7 +169,7 @@ def test_the_first_assignment_is_fast(
 def test_new_partitions_and_topics_move_no_partition(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """The next refresh finds a grown topic and a new one; earlier partitions stay with their tasks."""
+    """The next refresh discovers a grown topic and a new one. Earlier partitions stay with their tasks."""
     stem = unique_topic()
     east.create_topic(f"{stem}-m", partitions=2)
 
@@ -227,7 +230,7 @@ def test_a_missing_copy_is_created_again(
 def test_settings_are_synced_by_difference(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """A change is synced, an excluded setting is kept, a removed override reverts; a second pass writes nothing."""
+    """A change is synced, an excluded setting is kept, and a removed override reverts. A second pass writes nothing."""
     topic = east.create_topic(unique_topic(), config={"retention.ms": "1000000"})
     copy = f"east.{topic}"
 
@@ -259,7 +262,7 @@ def test_settings_are_synced_by_difference(
 def test_defaults_of_the_source_are_pinned_if_configured(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """With `use.defaults.from=source` an override of only the copy is reset to the source's default."""
+    """With `use.defaults.from=source`, an override that only the copy has is reset to the source's default."""
     topic = east.create_topic(unique_topic())
     copy = f"east.{topic}"
     default = east.topic_config(topic)["retention.ms"]
@@ -278,7 +281,7 @@ def test_defaults_of_the_source_are_pinned_if_configured(
 def test_a_topic_that_cannot_be_created_is_reported_and_others_continue(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """A name that is too long with the alias is a warning; the other topic is assigned."""
+    """A topic whose name is too long with the alias causes a warning. The other topic is assigned."""
     stem = unique_topic()
     long = east.create_topic(f"{stem}-".ljust(249, "x"))
     short = east.create_topic(f"{stem}-short")
@@ -300,7 +303,10 @@ def test_a_topic_that_cannot_be_created_is_reported_and_others_continue(
 def test_a_slow_pattern_is_reported_as_an_error_of_its_setting_and_copying_continues(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """A new topic's name takes `topics` too long: no topic is removed, and the error ends with that topic."""
+    """Matching the name of a new topic against `topics` takes too long.
+
+    No topic is removed, and the error ends when the new topic is deleted.
+    """
     stem = unique_topic()
     kept, slow = east.create_topic(f"{stem}-aa"), f"{stem}-{'a' * 60}-1"
 
@@ -363,7 +369,7 @@ def test_a_wrong_password_is_reported_without_showing_it(west: KafkaCluster):
 
 
 def test_a_missing_acl_is_reported(east: KafkaCluster, unique_topic: Callable[[], str]):
-    """Without Create on the target the message has operation, topic and cluster.
+    """Without Create on the target, the message has the operation, the topic and the cluster.
 
     The connector waits for the ACL, and retries long before the next refresh of all topics.
     """

@@ -1,6 +1,6 @@
-"""Several processes with the same mm2.properties (KIP-710) on real brokers.
+"""Several processes run the same mm2.properties (KIP-710) on real brokers.
 
-They share the tasks of its flows, sign their internal requests, and all apply a changed file.
+They share the tasks of its flows, sign their internal requests, and apply a changed file.
 """
 
 import json
@@ -31,7 +31,7 @@ from tests.integration.kafka.internal_calls import configs_topic, send_request, 
 pytestmark = pytest.mark.more
 
 RUNNING = {f"status-connector-{name}" for name in (SOURCE, *BESIDE)} | {f"status-task-{SOURCE}-0"}
-ELSEWHERE = "127.0.0.2"  # a loopback address that no certificate has
+ELSEWHERE = "127.0.0.2"  # a loopback address that is in no certificate
 
 
 @pytest.fixture
@@ -40,7 +40,10 @@ def file(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> File:
 
 
 def test_processes_with_one_file_share_its_flows(file: File, unique_topic: Callable[[], str]) -> None:
-    """The alias has special characters. The leader is killed while topics appear; every process learns of later changes."""
+    """The alias has special characters.
+
+    The leader is killed while topics are created. Every process learns of later changes.
+    """
     site, topics = file.site, [unique_topic() for _ in range(3)]
     site.source.create_topic(topics[0], partitions=3)
     load(site.source, topics[0], 300)
@@ -72,7 +75,10 @@ def test_processes_with_one_file_share_its_flows(file: File, unique_topic: Calla
 def test_a_single_process_writes_connects_topics_and_shares_its_flow(
     east: KafkaCluster, west: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str]
 ) -> None:
-    """Without internal REST: a second process gets half of the tasks, and new topics are copied whichever is leader."""
+    """There is no internal REST API.
+
+    A second process gets half of the tasks, and new topics are copied regardless of which process leads.
+    """
     site = Site(source=east, target=west, folder=tmp_path)
     file, topics = File(site=site, serves_others=False), [unique_topic() for _ in range(3)]
     connectors = (SOURCE, *BESIDE)
@@ -94,7 +100,7 @@ def test_a_single_process_writes_connects_topics_and_shares_its_flow(
         )
         with processes(file, 1, text) as [second]:
             file.wait_until_shared([first, second], 2)
-            # The follower runs this connector and cannot request a leader to write its tasks.
+            # The follower runs this connector and cannot request that a leader write its tasks.
             assert first is leader([first, second])
             _, shown = first.rest(f"/connectors/{file.connector}/status")
             assert file.worker_id(second) == shown["connector"]["worker_id"]
@@ -109,7 +115,7 @@ def test_a_single_process_writes_connects_topics_and_shares_its_flow(
 
 
 def statuses(site: Site) -> set[str]:
-    """Returns the keys of the status topic whose last record has the state RUNNING."""
+    """Returns the keys in the status topic whose last record has the state RUNNING."""
     latest = {
         record.key: record.value for record in records(site.target, site.topics()["status.storage.topic"])
     }
@@ -121,7 +127,10 @@ def statuses(site: Site) -> set[str]:
 
 
 def test_internal_requests_need_a_valid_signature(file: File, unique_topic: Callable[[], str]) -> None:
-    """On both internal paths, missing, wrong, stale and replayed signatures are refused. A follower forwards to the leader."""
+    """On both internal paths, missing, wrong, outdated and replayed signatures are refused.
+
+    A follower forwards to the leader.
+    """
     topic = unique_topic()
     file.site.source.create_topic(topic, partitions=2)
     ttl = {f"{file.target_alias}.inter.worker.key.ttl.ms": "5000"}
@@ -154,13 +163,14 @@ def test_internal_requests_need_a_valid_signature(file: File, unique_topic: Call
                     send_request(url, method, payload or None, signed(payload, session_key(file.site))) == 204
                 )
 
-            # A repeated request is accepted and changes nothing: the task configs are the same.
+            # A repeated request is accepted and changes nothing, because the task configs are the same.
             for _ in range(2):
                 wait_until("the request is accepted", lambda tasks=tasks: is_accepted("POST", tasks, body))  # type: ignore[misc]
             fence = url + file.path + "/fence"
             wait_until("zombies are fenced", lambda fence=fence: is_accepted("PUT", fence, b""))  # type: ignore[misc]
             assert 403 == send_request(fence, "PUT", None, signed(b"", stale))
-            # A request that was forwarded twice must be at the leader; one forwarded once may be forwarded again.
+            # A request that was forwarded twice must reach the leader. One that was forwarded once may be forwarded
+            # again.
             hops = {True: (204, 204), False: (409, 204)}[node is leader(both)]
             for forward, expected in zip(("false", "true"), hops, strict=True):
                 wait_until(
@@ -180,7 +190,7 @@ def test_internal_requests_need_a_valid_signature(file: File, unique_topic: Call
 def test_a_changed_file_reaches_every_task_of_a_rolling_restart(
     file: File, unique_topic: Callable[[], str]
 ) -> None:
-    """KAFKA-15372: whichever process leads during the restart, no later task config is that of the old file."""
+    """KAFKA-15372: regardless of which process leads during the restart, no later task config is that of the old file."""
     topic, added = unique_topic(), unique_topic()
     for name in (topic, added):
         file.site.source.create_topic(name, partitions=2)
@@ -208,10 +218,13 @@ def test_a_changed_file_reaches_every_task_of_a_rolling_restart(
         assert f"{topic}|{added}" == topic_settings[-1]
 
 
-def test_all_share_one_certificate_and_verify_its_name(
+def test_all_processes_share_one_certificate_and_verify_its_name(
     file: File, tmp_path: Path, unique_topic: Callable[[], str]
 ) -> None:
-    """A client without a certificate is refused. The certificate must have the Service's name, not the called address."""
+    """A client without a certificate is refused.
+
+    The certificate must have the name of the Service, not the called address.
+    """
     topic = unique_topic()
     file.site.source.create_topic(topic, partitions=2)
     certificates = make_certificates(tmp_path / "tls")
@@ -229,7 +242,7 @@ def test_all_share_one_certificate_and_verify_its_name(
             with pytest.raises((OSError, HTTPException)):
                 send_request(url.replace("https:", "http:"), "PUT")
             assert 400 == send_request(url, "PUT", tls=insider)
-            # One of them is a follower and has forwarded the request.
+            # one of them is a follower and has forwarded the request
             assert 204 == send_request(url, "PUT", None, signed(b"", session_key(file.site)), tls=insider)
         stranger = Replicator(
             form="mm2", files=(file.text(topic, tls),), folder=tmp_path, name="p2", source=file.site.source

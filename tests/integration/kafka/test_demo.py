@@ -1,4 +1,4 @@
-"""`make demo` and `make demo-switchover` report their results by their exit status and leave no process or file."""
+"""`make demo` and `make demo-switchover` return their result as the exit status, and leave no process or file."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def _demo(
 
 
 def _processes_of(folder: Path) -> list[str]:
-    """Returns the command lines that name *folder*; every process that the demo starts does."""
+    """Returns the command lines that contain *folder*, as those of all processes of the demo do."""
     command_lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -54,8 +54,8 @@ def _processes_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.timeout(600)  # 45 s on an idle machine, minutes on a busy one
-def test_both_sides_are_equal_although_the_replicator_was_killed(tmp_path: Path):
-    """The exit status is 0, the replicator was killed on the way, and neither a process nor a file is left."""
+def test_both_sides_are_equal_even_if_the_replicator_was_killed(tmp_path: Path):
+    """The exit status is 0, the replicator was killed during the demo, and neither a process nor a file remains."""
     with _demo(tmp_path) as demo:
         text, _ = demo.communicate()
 
@@ -67,8 +67,8 @@ def test_both_sides_are_equal_although_the_replicator_was_killed(tmp_path: Path)
 
 @pytest.mark.timeout(900)  # 60 s on an idle machine, minutes on a busy one
 def test_the_demo_of_a_switchover_moves_clients_to_the_other_cluster_and_back(tmp_path: Path):
-    """The exit status is 0, both clients were moved twice, each record was read once, and neither a process
-    nor a file is left.
+    """The exit status is 0, both clients were moved twice, each record was read once, and neither a process nor a file
+    remains.
     """
     with _demo(tmp_path, "tests.harness.demo.switchover") as demo:
         text, _ = demo.communicate()
@@ -102,7 +102,7 @@ def test_a_stopped_demo_leaves_no_process_or_file(tmp_path: Path, signal_number:
 def test_the_demo_with_the_console_keeps_both_clusters_until_ctrl_c(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ):
-    """It prints an address, where the flow and its internal topics are; afterwards neither a process nor a file is left."""
+    """It prints an address with the flow and its internal topics. Afterwards, neither a process nor a file remains."""
     state = str(tmp_path_factory.mktemp("state"))
     with _demo(tmp_path, "tests.harness.demo", "--ui", XDG_STATE_HOME=state) as demo:
         assert demo.stdout is not None
@@ -115,7 +115,7 @@ def test_the_demo_with_the_console_keeps_both_clusters_until_ctrl_c(
         assert "Equal: each of the" in text
         wait_until("the flow is shown", lambda: "east-to-west" in _page(address[1]), poll_s=1)
         assert "heartbeats" in _page(f"{address[1]}/topics?kind=heartbeats")
-        os.killpg(demo.pid, signal.SIGINT)  # as a terminal does
+        os.killpg(demo.pid, signal.SIGINT)  # sent as a terminal does
         text = demo.stdout.read()
 
     assert 130 == demo.returncode, text

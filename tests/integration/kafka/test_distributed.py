@@ -1,7 +1,7 @@
 """A distributed worker with one node on real brokers.
 
-It carries out Connect's REST requests, stores them in Connect's topics, and continues after kill -9, as one of MirrorFlow's
-workers or as an Apache worker. A Java consumer reads the copies.
+It carries out Connect's REST requests and stores them in Connect's topics. After kill -9 it continues as a MirrorFlow
+worker or as an Apache worker. A Java consumer reads the copies.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ def site(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Site:
 def test_a_worker_starts_empty_and_continues_after_kill_9(
     site: Site, unique_topic: Callable[[], str]
 ) -> None:
-    """A connector created over REST exists after kill -9, in its state, and copies each record once."""
+    """After kill -9, a connector created over REST still exists in its state, and copies each record once."""
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)
     load(site.source, topic, 500)
@@ -105,7 +105,7 @@ def test_connector_requests_return_503_until_the_target_responds(
 def test_rest_only_reads_when_rest_modify_enable_is_false(
     site: Site, unique_topic: Callable[[], str]
 ) -> None:
-    """Connectors in files on the command line run and are stored."""
+    """Connectors from files on the command line run and are stored."""
     topic = unique_topic()
     site.source.create_topic(topic)
     load(site.source, topic, 100)
@@ -128,7 +128,10 @@ def test_rest_only_reads_when_rest_modify_enable_is_false(
 
 
 def test_altered_and_reset_offsets_are_copied_again(site: Site, unique_topic: Callable[[], str]) -> None:
-    """As MM2's exactly-once test counts: offset 0 skips the first record, a reset none; other topics are not copied again."""
+    """As in MM2's exactly-once test, offset 0 skips the first record, and a reset skips none.
+
+    Other topics are not copied again.
+    """
     altered, reset, untouched = unique_topic(), unique_topic(), unique_topic()
     partitions = 3
     for topic in (altered, reset, untouched):
@@ -160,7 +163,7 @@ def test_altered_and_reset_offsets_are_copied_again(site: Site, unique_topic: Ca
         load(site.source, untouched, 10)
         wait_for_copies(site, untouched, 100)
 
-        # The same offset again is a new change, although the session began at that offset.
+        # Setting the same offset again is a new change, although the session began at that offset.
         stop(worker)
         change(worker, "PATCH", f"/connectors/{NAME}/offsets", {"offsets": entries}, expect=200)
         worker.kill()
@@ -193,8 +196,8 @@ def entry(site: Site, topic: str, number: int, offset: int | None) -> dict[str, 
 def test_a_java_worker_takes_over_and_mirrorflow_takes_over_from_it(
     site: Site, unique_topic: Callable[[], str]
 ) -> None:
-    """An Apache worker continues with MirrorFlow's connectors, states and positions, and MirrorFlow with those
-    of the Apache worker.
+    """An Apache worker continues with MirrorFlow's connectors, states and positions, and MirrorFlow with those of the
+    Apache worker.
     """
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)
@@ -244,7 +247,7 @@ def test_the_rest_api_restarts_and_reconfigures_all_three_connectors(
 ) -> None:
     """Connectors and tasks restart, a valid patch is applied, and an invalid config is refused.
 
-    Secret references stay references.
+    Secret references remain references.
     """
     topic, second = unique_topic(), unique_topic()
     for topic_name in (topic, second):
@@ -315,7 +318,7 @@ def test_the_rest_api_restarts_and_reconfigures_all_three_connectors(
 
 
 def test_worker_topics_exist_before_the_first_connector(site: Site) -> None:
-    """All three exist, as needed to set up ACLs or to start an Apache worker."""
+    """All three exist, so that a user can set up ACLs or start an Apache worker."""
     with site.worker() as worker:
         start(worker)
         topics = site.target.topics()
@@ -326,10 +329,10 @@ def test_worker_topics_exist_before_the_first_connector(site: Site) -> None:
     assert [1, 25, 5] == list(partition_counts.values())
 
 
-def test_positions_that_java_stored_after_an_altered_offset_win(
+def test_positions_that_java_stored_after_an_altered_offset_take_precedence(
     site: Site, unique_topic: Callable[[], str]
 ) -> None:
-    """An altered offset is superseded once Java has copied after it: no record is copied a third time."""
+    """An altered offset is superseded once Java has copied after it. No record is copied a third time."""
     topic = unique_topic()
     site.source.create_topic(topic)
     load(site.source, topic, 100)
@@ -362,7 +365,10 @@ def test_positions_that_java_stored_after_an_altered_offset_win(
 
 
 def test_offsets_altered_by_java_are_copied_again_once(site: Site, unique_topic: Callable[[], str]) -> None:
-    """Java's REST deletes one position and sets another one without copying. MirrorFlow applies both changes, once."""
+    """Java's REST API deletes one position and sets another one without copying.
+
+    MirrorFlow applies both changes, once.
+    """
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)
     load(site.source, topic, 100, partition=0)

@@ -1,4 +1,4 @@
-"""A diverged tail is kept in an archive without Spark, and a restore with Spark reads it as any other archive."""
+"""A diverged tail is kept in an archive without Spark. A restore with Spark reads it like any other archive."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.integration.kafka.verifying import verify
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pyspark = pytest.importorskip("pyspark")  # and pyarrow: both are of the extra `seed`
+pyspark = pytest.importorskip("pyspark")  # pyarrow as well, because both belong to the extra `seed`
 TAIL = 500
 
 
@@ -35,7 +35,7 @@ def topic(east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str
 
 @pytest.fixture
 def pair(east: KafkaCluster, west: KafkaCluster, topic: str, tmp_path: Path) -> DivergedPair:
-    """Its flow has ended, and the old side has a tail, with aborted transactions."""
+    """A pair whose flow has ended, and whose old side has a tail with aborted transactions."""
     diverged = copied_pair(east, west, topic, tmp_path)
     load(east, topic, TAIL, keys=True, first=1_000, transactional_id=topic, abort_every=3)
     return diverged
@@ -92,7 +92,10 @@ def test_the_archive_of_a_tail_can_be_restored_and_verified(
 
 
 def test_the_seed_of_the_reverse_flow_fills_a_recreated_topic(pair: DivergedPair, topic: str):
-    """It follows the commands of `recreate`. The settings are those of the file, and the copy of a different topic continues."""
+    """The test runs the printed commands for `recreate`.
+
+    The settings are those of the file, and copying of another topic continues.
+    """
     whole = pair.new.create_topic(pair.old.create_topic(f"{topic}-whole", partitions=1), partitions=1)
     load(pair.old, whole, 100)
     pair.copy(whole, 100)

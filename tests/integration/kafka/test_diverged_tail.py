@@ -1,6 +1,7 @@
-"""The tail of an old side that has returned is counted exactly, and kept or appended once, also if a process is killed.
+"""The tail of an old side that has returned is counted exactly, and is kept or appended once even if a process is
+killed.
 
-A Java producer writes it, and a Java consumer of committed records compares it with what was kept.
+A Java producer writes the tail. A Java consumer of committed records compares it with the kept records.
 """
 
 import argparse
@@ -52,12 +53,12 @@ def topic(east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str
 
 @pytest.fixture
 def pair(east: KafkaCluster, west: KafkaCluster, topic: str, tmp_path: Path) -> DivergedPair:
-    """Its flow has copied `COPIED` records, and was killed."""
+    """A pair whose flow has copied `COPIED` records and was killed."""
     return copied_pair(east, west, topic, tmp_path)
 
 
 def test_each_acknowledged_record_is_once_on_the_new_side_or_in_the_kept_tail(pair: DivergedPair, topic: str):
-    """The tail also has aborted transactions. Afterwards the reverse flow copies the records written since, after the tail."""
+    """The tail also has aborted transactions. Afterwards the reverse flow copies the records written after the tail."""
     load(pair.old, topic, TAIL, keys=True, first=COPIED, transactional_id="app", abort_every=3)
     pair.end()
     load(pair.new, topic, SINCE, keys=True, first=10_000)
@@ -99,7 +100,7 @@ def test_each_acknowledged_record_is_once_on_the_new_side_or_in_the_kept_tail(pa
 def test_the_next_command_continues_a_killed_one_and_keeps_each_record_once(
     pair: DivergedPair,
 ):
-    """The topic was never copied, so its whole log is the tail, which takes several transactions."""
+    """The topic was never copied, so its whole log is the tail. It takes several transactions."""
     late = pair.old.create_topic(f"{pair.topics}-late", partitions=2)
     load(pair.old, late, 60_000, size_bytes=500)
     pair.end()
@@ -144,7 +145,7 @@ def test_the_tail_is_appended_once_with_a_header_that_names_the_switchover(pair:
     ]
     assert sorted(marked, key=str) == sorted(map(_content, appended), key=str)
     assert COPIED + SINCE + TAIL == len(records(pair.new, topic, isolation=COMMITTED))
-    # After what applications had written by then.
+    # the appended records follow those that applications had written by then
     newest = {
         record.partition: record.offset for record in records(pair.new, topic) if header not in record.headers
     }
@@ -169,7 +170,7 @@ def test_a_commit_without_a_response_repeats_no_record(
         is_first = False
         if ":diverged:" in transactional_id:
             commits += 1
-            is_first = commits == 2  # the first one that has records
+            is_first = commits == 2  # the first transaction that has records
         if lost == "response" or not is_first:
             await end_txn(cluster, transactional_id, *producer, **more)
         if is_first:
@@ -189,7 +190,7 @@ def test_a_commit_without_a_response_repeats_no_record(
     )
 
 
-def test_a_suspended_process_writes_nothing_after_a_different_one_took_over(west: KafkaCluster, topic: str):
+def test_a_suspended_process_writes_nothing_after_another_process_took_over(west: KafkaCluster, topic: str):
     """Its transaction is open when the second process starts."""
     source = TopicPartition("orders", 0)
 
@@ -235,7 +236,7 @@ def _transaction(topic: str, value: bytes, next_offset: int, target: TailTarget)
 def test_an_open_transaction_is_reported_and_the_tail_is_kept_after_it_has_ended(
     pair: DivergedPair, topic: str
 ):
-    """A fence does not end the transaction; its coordinator may still commit it."""
+    """A fence does not end the transaction, which its coordinator may still commit."""
     producer = Producer(
         {"bootstrap.servers": pair.old.internal_bootstrap, "transactional.id": f"{topic}-app"}
     )
@@ -259,7 +260,7 @@ def test_an_open_transaction_is_reported_and_the_tail_is_kept_after_it_has_ended
 
 @pytest.mark.more
 def test_only_the_remaining_records_of_a_compacted_tail_are_kept(pair: DivergedPair, topic: str):
-    """Compaction leaves gaps in the offsets, and the newest record of each key."""
+    """Compaction leaves gaps in the offsets, and keeps the newest record of each key."""
     pair.old.alter_topic(topic, COMPACTED)
     for _ in range(3):
         load(pair.old, topic, TAIL, keys=True, first=COPIED, partition=0)
@@ -278,8 +279,8 @@ def test_only_the_remaining_records_of_a_compacted_tail_are_kept(pair: DivergedP
 
 
 @pytest.mark.more
-def test_a_planned_switchover_back_succeeds_although_the_old_side_has_a_tail(pair: DivergedPair, topic: str):
-    """The switchover compares only the records written since, because both sides differ by the tail."""
+def test_a_planned_switchover_back_succeeds_even_if_the_old_side_has_a_tail(pair: DivergedPair, topic: str):
+    """The switchover compares only records written since the tail, because the clusters differ by the tail."""
     load(pair.old, topic, TAIL, keys=True, first=COPIED)
     before = records(pair.old, topic)
     pair.end()
@@ -316,7 +317,7 @@ def test_a_recreated_topic_is_refused_and_a_deleted_one_is_reported(pair: Diverg
 def test_a_topic_recreated_after_its_tail_is_kept_has_the_order_of_the_new_side(
     pair: DivergedPair, topic: str
 ):
-    """A topic of the flow without a tail is copied from where the flow has ended."""
+    """A topic of the flow without a tail is copied from the offset at which the flow has ended."""
     whole = pair.new.create_topic(pair.old.create_topic(f"{topic}-whole", partitions=1), partitions=1)
     load(pair.old, whole, 100)
     pair.copy(whole, 100)
@@ -377,7 +378,7 @@ def test_records_lost_by_an_unclean_election_are_reported_and_their_replacements
 ):
     """The lost records were copied, so the new side has them.
 
-    In one topic other records are at their offsets, in the other topic nothing is.
+    In one topic, other records have their offsets. In the other topic, no record has them.
     """
     gone, replaced = 200, 300
     with KafkaCluster(name="trio", brokers=3, config=QUICK_ELECTIONS) as trio:
@@ -411,7 +412,7 @@ def test_records_lost_by_an_unclean_election_are_reported_and_their_replacements
 
 @pytest.mark.more
 def test_the_acls_that_are_printed_for_the_pair_suffice_for_a_rehearsal_and_for_each_choice(tmp_path: Path):
-    """The user of the flows has no other rights."""
+    """The user of the flows has no other permissions."""
     with pair_sides(grants_all=False) as sides:
         pair = Pair(sides, tmp_path)
         east, west = sides["east"], sides["west"]

@@ -1,4 +1,7 @@
-"""How far a running flow has copied, read from its target: exact between two stored positions, and at the end of a log."""
+"""The progress of a running flow is read from its target.
+
+It is exact between two stored positions, and at the end of a log.
+"""
 
 from collections.abc import Callable
 
@@ -27,7 +30,7 @@ def source_ends(flow: Flow, topic: str) -> dict[TopicPartition, int]:
 
 
 def copied(flow: Flow, process: Replicator, topic: str) -> dict[TopicPartition, int]:
-    """Returns how far *process* has copied *topic*, which it may do at this moment."""
+    """Returns how far *process* has copied *topic*. The process may be copying at that time."""
     settings, ends = settings_of(process), source_ends(flow, topic)
     return call_clusters(
         flow.source, flow.target, lambda source, target: copied_offsets(settings, source, target, ends)
@@ -69,7 +72,7 @@ def test_markers_at_the_end_of_a_log_count_as_copied(flow: Flow, topic: str, iso
 def test_a_partition_without_a_position_was_not_copied_unless_it_is_empty(
     flow: Flow, topic: str, unique_topic: Callable[[], str]
 ):
-    """The flow does not select its topic."""
+    """The flow does not select the topic of the partition."""
     selected, empty = flow.source.create_topic(unique_topic()), flow.source.create_topic(unique_topic())
     for name in (selected, topic):
         load(flow.source, name, 30)

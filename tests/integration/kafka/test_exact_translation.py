@@ -1,4 +1,4 @@
-"""Checkpoints of groups at any distance from the log end are exact wherever the copy has no unknown gap."""
+"""Checkpoints of groups at any distance from the log end are exact if the copy has no unknown gap there."""
 
 import json
 import uuid
@@ -38,14 +38,14 @@ class CopiedOffsets:
         self.downstream = [offset for _, offset in both]
 
     def allowed(self, group_offset: int) -> range:
-        """Returns the target offsets at which the group misses nothing and reads nothing again."""
+        """Returns the target offsets at which the group misses no record and reads none again."""
         index = bisect_left(self.upstream, group_offset)
         first = self.downstream[index - 1] + 1 if index else 0
         return range(first, self.downstream[index] + 1 if index < len(self.downstream) else first + 1)
 
 
 def put_groups_across(flow: Flow, topic: str, count: int = 12) -> dict[str, int]:
-    """Creates *count* groups at offsets from the first source record to the end; returns their offsets."""
+    """Creates *count* groups at offsets from the first source record to the end, and returns their offsets."""
     end = flow.source.end_offsets(topic)[0]
     own = uuid.uuid4().hex[:6]
     groups = {f"g{number:02}-{own}": end * number // (count - 1) for number in range(count)}
@@ -60,7 +60,10 @@ def latest_checkpoints(flow: Flow, groups: Mapping[str, int]) -> dict[str, dict[
 
 
 def wait_until_copied(flow: Flow, topic: str, count: int) -> None:
-    """Waits until readers of committed records see *count*; markers take offsets, so offsets do not show this."""
+    """Waits until readers of committed records receive *count* of them.
+
+    Offsets do not show this, because markers take offsets.
+    """
     wait_until(
         f"{count} records are copied",
         lambda: len(records(flow.target, flow.remote(topic), isolation="read_committed")) >= count,
@@ -69,7 +72,7 @@ def wait_until_copied(flow: Flow, topic: str, count: int) -> None:
 
 
 def wait_until_exact(flow: Flow, topic: str, groups: Mapping[str, int]) -> CopiedOffsets:
-    """Waits until no checkpoint of *groups* misses or repeats a record; returns the offsets of the copied records."""
+    """Waits until no checkpoint of *groups* misses or repeats a record, and returns the offsets of the copied records."""
     copied = CopiedOffsets(flow, topic)
 
     def exact() -> bool:
@@ -86,7 +89,7 @@ def wait_until_exact(flow: Flow, topic: str, groups: Mapping[str, int]) -> Copie
 
 
 def test_groups_at_any_distance_are_exact_after_kill_9(flow: Flow, unique_topic: Names) -> None:
-    """The process is killed twice while it copies; Java reads the checkpoints of the next process.
+    """The process is killed twice while it copies. Java reads the checkpoints of the next process.
 
     A takeover writes a marker. Its offset is exact once the next session has written its offset map.
     """
@@ -140,7 +143,7 @@ def test_groups_are_exact_before_at_and_after_transaction_markers(flow: Flow, un
 def test_groups_are_translated_by_syncs_without_permission_for_the_offset_map(
     east: KafkaCluster, unique_topic: Names, tmp_path: Any
 ) -> None:
-    """The missing permission is reported. Copying and checkpoints are not affected otherwise."""
+    """The missing permission is reported. Otherwise, copying and checkpoints are not affected."""
     own = uuid.uuid4().hex[:8]
     with KafkaCluster(name="mapless", listeners=("SASL_PLAINTEXT",), authorizer=True) as target:
         flow = Flow(source=east, target=target, folder=tmp_path, alias=f"x{own}", target_alias=f"y{own}")
@@ -176,10 +179,10 @@ def test_groups_are_translated_by_syncs_without_permission_for_the_offset_map(
     assert checkpoint["downstream_offset"] <= 500
 
 
-def test_the_command_and_the_connector_report_the_offset_of_each_group_and_why(
+def test_the_command_and_the_connector_report_the_offset_of_each_group_with_its_reason(
     flow: Flow, unique_topic: Names
 ) -> None:
-    """A consumer of the target's group reads again exactly what the failover dry run predicts."""
+    """A consumer in the target's group rereads exactly the records that the dry run of a failover predicts."""
     topic, own = flow.source.create_topic(unique_topic()), uuid.uuid4().hex[:6]
     remote = flow.remote(topic)
     load(flow.source, topic, 3000)
@@ -208,7 +211,7 @@ def test_the_command_and_the_connector_report_the_offset_of_each_group_and_why(
 
         lines = wait_until("the connector reports all", offset_lines)
         status, only = process.rest(f"/offsets?group={moved}&limit=1")
-    # The flow is stopped, so the target's group keeps its offset.
+    # The flow is stopped, so that the target's group keeps its offset.
     put_group(flow.source, moved, {(topic, 0): 2234})
 
     printed = flow.command("offsets", "--json")

@@ -1,4 +1,6 @@
-"""Targets that replace timestamps (`message.timestamp.type=LogAppendTime`): records cannot be matched by timestamp."""
+"""Targets with `message.timestamp.type=LogAppendTime` replace timestamps, so that records cannot be matched by
+timestamp.
+"""
 
 from collections.abc import Callable
 
@@ -26,7 +28,10 @@ def without_times(cluster: KafkaCluster, topic: str, *, isolation: str = "read_u
 
 
 def load_in_transactions(cluster: KafkaCluster, topic: str, *, first: int) -> list[Content]:
-    """Writes 1,000 records in transactions of ten, each third aborted; returns them as a read_uncommitted reader sees them."""
+    """Writes 1,000 records in transactions of ten, of which a third is aborted.
+
+    Returns them as a read_uncommitted reader receives them.
+    """
     load(
         cluster,
         topic,
@@ -41,7 +46,10 @@ def load_in_transactions(cluster: KafkaCluster, topic: str, *, first: int) -> li
 
 
 def test_a_copy_with_append_times_is_resumed_without_repeats(flow: Flow, unique_topic: Callable[[], str]):
-    """kill -9. One source is compacted, the other has lost its beginning to retention; transaction markers take offsets."""
+    """The flow is killed with kill -9.
+
+    One source is compacted, and the other has lost its first records to retention. Transaction markers take offsets.
+    """
     stem = unique_topic()
     compacted = flow.source.create_topic(f"{stem}-compacted", config={"cleanup.policy": "compact"})
     shortened = flow.source.create_topic(f"{stem}-shortened")
@@ -83,7 +91,10 @@ def plain_batch_count(cluster: KafkaCluster, topic: str) -> int:
 def test_old_records_are_copied_in_transactions_for_any_timestamp_type(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """The setting changes while the flow copies. A leader of a CreateTime topic expires producers by record timestamps."""
+    """The setting changes while the flow copies.
+
+    For a CreateTime topic, a leader expires producers by record timestamps.
+    """
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     remote = flow.target.create_topic(flow.remote(topic), config=APPEND_TIME)
     with flow.replicator(topic) as replicator:

@@ -1,6 +1,6 @@
 """Exactly-once with compacted topics on either side and kill -9.
 
-Both sides end with the same value of each key, and no copied record is repeated. Values are unique unless a test says
+Both sides end with the same value of each key, and no copied record is repeated. Values are unique unless a test states
 otherwise.
 """
 
@@ -72,7 +72,7 @@ def last_values(topic_contents: list[tuple[object, ...]]) -> dict[object, tuple[
 
 
 def assert_copied_once(flow: Flow, topic: str) -> None:
-    """Asserts the rules of this module while the process that copies still runs."""
+    """Asserts the rules of this module while the copying process still runs."""
     flow.wait_until_committed(topic)
     sent = contents(records(flow.source, topic))
     copied = contents(records(flow.target, flow.remote(topic), isolation="read_committed"))
@@ -87,7 +87,7 @@ def assert_copied_once(flow: Flow, topic: str) -> None:
 def test_a_copy_that_was_compacted_before_a_restart_continues(
     east: KafkaCluster, compacting: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Most copied records are gone from the target, so they cannot be compared with the source one by one."""
+    """The target no longer has most copied records, so they cannot be compared with the source one by one."""
     flow = Flow.new(east, compacting, tmp_path, connector=ALONE)
     topic = east.create_topic(unique_topic(), config={"cleanup.policy": "compact"})
     remote = compacting.create_topic(flow.remote(topic), config=COMPACTED)
@@ -111,7 +111,10 @@ def test_a_copy_that_was_compacted_before_a_restart_continues(
 def test_a_duplicate_of_a_copied_record_is_copied_when_it_is_the_last_of_its_key(
     compacting: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """A and B are copied. Then A is written again with the same timestamp, and compaction keeps only that one."""
+    """The values A and B are copied.
+
+    Then A is written again with the same timestamp, and compaction keeps only this record.
+    """
     flow = Flow.new(compacting, west, tmp_path, connector=ALONE)
     topic = compacting.create_topic(unique_topic(), config=COMPACTED)
     west.create_topic(flow.remote(topic))
@@ -139,7 +142,7 @@ def test_a_duplicate_of_a_copied_record_is_copied_when_it_is_the_last_of_its_key
 def test_a_source_with_gaps_of_an_earlier_compaction_is_copied_completely(
     compacting: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Compaction has removed copied records and left gaps; the current `cleanup.policy` does not show that."""
+    """Compaction has removed copied records and left gaps. The current `cleanup.policy` does not show this."""
     flow = Flow.new(compacting, west, tmp_path, connector=ALONE)
     topic = compacting.create_topic(unique_topic(), config=COMPACTED)
     west.create_topic(flow.remote(topic))
@@ -159,7 +162,7 @@ def test_a_source_with_gaps_of_an_earlier_compaction_is_copied_completely(
 
 
 def write_many(cluster: KafkaCluster, topic: str) -> None:
-    """Writes MANY records in batches of MANY_PER_BATCH; each batch is the same, with new timestamps."""
+    """Writes MANY records in batches of MANY_PER_BATCH. Each batch has the same records with new timestamps."""
     now = now_ms()
     keys = [WireRecord(0, now, b"%d" % number, b"") for number in range(MANY_PER_BATCH)]
     batch = encode(keys, codec=ZSTD, producer_id=-1, producer_epoch=-1, base_sequence=-1)
@@ -176,7 +179,10 @@ def write_many(cluster: KafkaCluster, topic: str) -> None:
 
 
 def test_a_first_copy_killed_after_a_million_records_continues(flow: Flow, unique_topic: Callable[[], str]):
-    """A million records are copied in the first seconds. Counting records of a compacted source does not prove progress."""
+    """A million records are copied in the first seconds.
+
+    For a compacted source, the number of records does not prove progress.
+    """
     flow.connector = ALONE
     topic = flow.source.create_topic(unique_topic(), config={"cleanup.policy": "compact"})
     write_many(flow.source, topic)
@@ -234,7 +240,7 @@ def test_a_target_emptied_after_the_last_position_follows_the_loss_policy(
         policy: outcomes[policy]["phase"] for policy in losses
     }
     assert {"alert": 1, "restart": 1} == losses
-    # New records are there once, after the records copied since the last stored position.
+    # The target has new records once, after the records copied since the last stored position.
     assert copied["alert"][-200:] == sent[500:]
     assert copied["alert"] == sent[len(sent) - len(copied["alert"]) :]
     assert copied["restart"] == sent
@@ -244,7 +250,10 @@ def test_a_target_emptied_after_the_last_position_follows_the_loss_policy(
 def test_a_compacted_target_is_continued_after_kill_9_of_both_sides(
     east: KafkaCluster, compacting: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """The cleaner removes the flow's records and leaves one empty batch header; the broker loses its producer snapshots."""
+    """The cleaner removes the flow's records and leaves one empty batch header.
+
+    The broker loses its producer snapshots.
+    """
     flow = Flow.new(east, compacting, tmp_path, connector=ALONE)
     topic = east.create_topic(unique_topic())
     remote = compacting.create_topic(flow.remote(topic), config=COMPACTED)

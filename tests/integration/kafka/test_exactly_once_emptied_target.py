@@ -19,7 +19,10 @@ ALL = {0: -1}  # the offset up to which records are deleted
 def test_a_copy_that_retention_has_deleted_is_continued(
     flow: Flow, unique_topic: Callable[[], str], deleted: int
 ):
-    """kill -9 before a position is stored; then the target deletes copies, and the source gets new records."""
+    """The process is killed with kill -9 before it stores a position.
+
+    Then the target deletes copies, and the source gets new records.
+    """
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 300)
     with flow.replicator(topic, NEVER) as replicator:
@@ -35,7 +38,7 @@ def test_a_copy_that_retention_has_deleted_is_continued(
 
 
 def empty_after_idle_kills(flow: Flow, topic: str) -> None:
-    """Copies ten records, kills three idle processes with kill -9, and deletes the whole copy."""
+    """Copies ten records, kills three idle processes with kill -9, and deletes all records of the copy."""
     load(flow.source, topic, 10)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
@@ -55,7 +58,7 @@ def assert_continued(flow: Flow, topic: str) -> None:
 
 
 def test_an_idle_copy_that_is_emptied_after_kills_is_continued(flow: Flow, unique_topic: Callable[[], str]):
-    """Each start writes a marker. Only markers follow the last record, so nothing is lost with the deleted copy."""
+    """Each start writes a marker. Only markers follow the last record, so that the deleted copies are no loss."""
     topic = flow.source.create_topic(unique_topic())
     empty_after_idle_kills(flow, topic)
 
@@ -70,7 +73,7 @@ def emptied() -> Iterator[KafkaCluster]:
 
 
 @pytest.mark.faults
-def test_an_emptied_idle_copy_is_continued_after_its_leader_forgot_the_producer(
+def test_an_emptied_copy_is_continued_although_its_leader_has_lost_the_producer_state(
     east: KafkaCluster, emptied: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str]
 ):
     """A restarted broker forgets producers without batches in the log."""

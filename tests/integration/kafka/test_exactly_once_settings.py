@@ -1,4 +1,4 @@
-"""MM2's exactly-once settings, changed step by step on a running flow; each step keeps its guarantee."""
+"""MM2's exactly-once settings are changed step by step on a running flow, and each step keeps its guarantee."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +28,10 @@ def wait_for_guarantee(worker: Replicator, topic: str) -> None:
 def test_exactly_once_support_is_enabled_step_by_step_despite_kills(
     east: KafkaCluster, west: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str], boundary: str
 ) -> None:
-    """disabled, preparing, enabled, with a kill at each step: readers of committed records get each record once."""
+    """The values are disabled, preparing and enabled, with a kill at each step.
+
+    Readers of committed records receive each record once.
+    """
     site = Site(source=east, target=west, folder=tmp_path)
     topic = unique_topic()
     east.create_topic(topic)

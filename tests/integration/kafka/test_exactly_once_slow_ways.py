@@ -1,7 +1,7 @@
-"""Exactly-once over slow connections to the target: late requests after the leader forgot the flow, and slow commits.
+"""Exactly-once over slow connections to the target, with late requests and slow commits.
 
-A proxy holds a copier's requests and the copier is frozen. A second process takes over, catches up and is idle until
-the leader has dropped its producer state. A leader without that state accepts any sequence that arrives then.
+A proxy holds requests of a copier, and the copier is frozen. A second process takes over, catches up and is idle until
+the leader has dropped its producer state. A leader without that state accepts any sequence number that then arrives.
 """
 
 import threading
@@ -25,13 +25,13 @@ SHORT_MS = 6_000  # records older than half of it count as old
 FRESH_FOR_MS = 60_000
 NEVER = {"offset.flush.interval.ms": "3600000"}
 HELD = {"mirrorflow.bytes.per.second": "512Ki", **NEVER}  # the backlog lasts for sixteen seconds
-OTHER = {"mirrorflow.bytes.per.second": "2Mi", **NEVER}  # for four
+OTHER = {"mirrorflow.bytes.per.second": "2Mi", **NEVER}  # the held part lasts for four seconds
 BACKLOG = 40_000
 HELD_BYTES = 10_000
 HELD_WAIT_S = (
-    5.0  # a copier that waits for a response sends nothing: the proxy heals and the test tries again
+    5.0  # a copier that waits for a response sends nothing, so the proxy heals and the test tries again
 )
-DELAY_MS = 100  # each way
+DELAY_MS = 100  # delay in each direction
 OLD_PER_S, OLD_RECORDS = 2_000, 20_000
 UNCOMMITTED = OLD_PER_S // 4
 
@@ -45,7 +45,7 @@ def slow_cluster() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def slow(slow_cluster: KafkaCluster) -> KafkaCluster:
-    """A target that expires producers after a day unless a test lowers that; it checks five times a second."""
+    """A target that expires producers after a day unless a test reduces that time. It checks five times a second."""
     slow_cluster.proxy(1).heal()
     slow_cluster.proxy(1).delay(0)
     alter_brokers(slow_cluster, {"producer.id.expiration.ms": str(DAY_MS)})
@@ -67,7 +67,9 @@ def through_the_proxy(flow: Flow, topic: str) -> Replicator:
 
 
 def hold_requests(flow: Flow, topic: str, held: Replicator) -> None:
-    """Makes the proxy hold the copier's requests in the middle of the backlog; freezes the copier when enough are held."""
+    """Makes the proxy hold the copier's requests while it copies the backlog, and freezes the copier when enough are
+    held.
+    """
     proxy = flow.target.proxy(1)
     held.wait_for_copy(flow.target, flow.remote(topic), 1_000)
 
@@ -87,14 +89,14 @@ def hold_requests(flow: Flow, topic: str, held: Replicator) -> None:
 
 
 def release_requests(flow: Flow, topic: str, held: Replicator, other: Replicator) -> None:
-    """Releases the held requests, thaws the frozen copier and adds new records to copy."""
+    """Releases the held requests, resumes the frozen copier, and adds new records to copy."""
     flow.target.proxy(1).heal()
     held.thaw()
     load(flow.source, topic, 100, first=1_000_000)
     other.wait_until_caught_up()
 
 
-def test_requests_that_arrive_after_the_leader_forgot_the_flow_repeat_nothing(
+def test_requests_that_arrive_after_the_leader_expired_the_producer_repeat_nothing(
     flow: Flow, unique_topic: Callable[[], str]
 ):
     """The target expires producers within seconds."""
@@ -107,7 +109,7 @@ def test_requests_that_arrive_after_the_leader_forgot_the_flow_repeat_nothing(
         other = stack.enter_context(flow.replicator(topic, OTHER))
         load(flow.source, topic, 1_000)
         other.wait_until_caught_up()
-        flow.wait_until_committed(topic)  # markers count as written at this moment
+        flow.wait_until_committed(topic)  # markers count as written from this time on
         wait_until_forgotten(flow, now_ms())
         release_requests(flow, topic, held, other)
         flow.assert_committed(topic)
@@ -116,7 +118,10 @@ def test_requests_that_arrive_after_the_leader_forgot_the_flow_repeat_nothing(
 def test_a_kill_inside_a_transaction_of_old_records_repeats_nothing_for_read_committed_consumers(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """Commits are slow, so many records are uncommitted at the kill. The next process has a different isolation level."""
+    """Commits are slow, so that many records are uncommitted when the process is killed.
+
+    The next process has a different isolation level.
+    """
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     old = {
         "size_bytes": 100,
@@ -142,10 +147,10 @@ def test_a_kill_inside_a_transaction_of_old_records_repeats_nothing_for_read_com
         flow.assert_committed(topic)
 
 
-def test_a_new_fence_is_written_when_leaders_will_forget_producers_earlier(
+def test_a_new_fence_is_written_when_leaders_will_expire_producers_earlier(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """The setting is lowered while the flow is idle. A fence as old as its records could be forgotten."""
+    """The setting is reduced while the flow is idle. A fence as old as its records could expire."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 10)
     with flow.replicator(topic) as replicator:

@@ -55,14 +55,14 @@ class Rewritten:
 
 @pytest.fixture(scope="module")
 def rewritten(west: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rewritten]:
-    """One election for all: nine flows are stopped, frozen or killed when it happens."""
+    """One election for all tests. During it, nine flows are stopped, frozen or killed."""
     folder = tmp_path_factory.mktemp("rewritten")
     with KafkaCluster(name="trio", brokers=3, config=QUICK_ELECTIONS) as trio, ExitStack() as stack:
         yield _rewrite(trio, west, folder, stack)
 
 
 def _copied(flow: Flow, topic: str) -> Contents:
-    """Returns what readers of committed records see, while the process that copies runs."""
+    """Returns what readers of committed records receive while the copying process runs."""
     flow.wait_until_committed(topic)
     return contents(records(flow.target, flow.remote(topic), isolation="read_committed"))
 
@@ -208,7 +208,10 @@ def test_alert_continues_where_a_log_of_an_earlier_epoch_diverges_from_the_copy(
 def test_a_flow_continues_in_a_log_that_lacks_the_epoch_of_the_last_copied_record(
     west: KafkaCluster, tmp_path: Path
 ):
-    """Nothing new is written before its next start, which has the same position as the start that found the loss."""
+    """No record is written before its next start.
+
+    That start has the same position as the start that detected the loss.
+    """
     lines = {"mirrorflow.source.loss.policy": "alert"}
     with KafkaCluster(name="trio", brokers=3, config=QUICK_ELECTIONS) as trio:
         topic = fragile_topic(trio, "diverged")

@@ -1,4 +1,7 @@
-"""Wrong passwords and missing permissions are in log, REST and /progress; once corrected, the flow continues by itself."""
+"""Wrong passwords and missing permissions are in the log, in REST and in /progress.
+
+Once corrected, the flow continues by itself.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +25,10 @@ Names = Callable[[], str]
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[KafkaCluster]:
-    """A broker that requires a password and grants nothing by default: source of some tests, target of others."""
+    """A broker that requires a password and grants nothing by default.
+
+    It is the source of some tests, and the target of others.
+    """
     with KafkaCluster(name=ALIAS, listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
         yield cluster
 
@@ -63,7 +69,10 @@ def test_a_corrected_password_is_used_without_a_restart(
     tmp_path: Path,
     side: str,
 ) -> None:
-    """The file of ${file:...} first lacks the key, then has a wrong and then the right password. No password is ever shown."""
+    """The file of ${file:...} first lacks the key, then has a wrong password, and then the correct one.
+
+    No password is ever shown.
+    """
     source, target = (secured, west) if side == "source" else (east, secured)
     topic = source.create_topic(unique_topic())
     alias = topic.upper()
@@ -106,7 +115,9 @@ def test_a_corrected_password_is_used_without_a_restart(
 
 
 def allow_target(cluster: KafkaCluster, alias: str, *, but: str = "") -> None:
-    """Grants what `mirrorflow acls` prints for the target of a flow with *alias*, without operation *but* on the copies."""
+    """Grants what `mirrorflow acls` prints for the target of a flow with *alias*, except the operation *but* on the
+    copies.
+    """
     internal = ("READ", "WRITE", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS")
     for operation in (*internal, "ALTER", "ALTER_CONFIGS"):
         if operation != but:
@@ -116,7 +127,7 @@ def allow_target(cluster: KafkaCluster, alias: str, *, but: str = "") -> None:
             f"mm2-offsets.{alias}.internal",
             f"mm2-offset-map.{alias}.internal",
             f"mm2-claims.{alias}.internal",
-            f"mm2-identity.{alias}.internal",  # where ACLs are applied
+            f"mm2-identity.{alias}.internal",  # the broker that applies the ACLs
         ):
             cluster.allow(operation, "TOPIC", name)
     for operation in ("WRITE", "DESCRIBE"):
@@ -127,7 +138,10 @@ def allow_target(cluster: KafkaCluster, alias: str, *, but: str = "") -> None:
 def test_a_missing_source_permission_is_reported_until_it_is_granted(
     secured: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, operation: str
 ) -> None:
-    """Without Describe no topic is visible; without Read its partition stops. Once granted, the copy begins by itself."""
+    """Without Describe the topic is not visible, and without Read its partition stops.
+
+    Once granted, copying begins by itself.
+    """
     topic = secured.create_topic(unique_topic())
     load(secured, topic, 300, keys=True)
     if operation == "READ":
@@ -158,7 +172,7 @@ def test_a_missing_source_permission_is_reported_until_it_is_granted(
 def test_a_missing_target_permission_is_reported_until_it_is_granted(
     east: KafkaCluster, secured: KafkaCluster, unique_topic: Names, tmp_path: Path, operation: str
 ) -> None:
-    """Without Create the topic is a warning, without Write its partition stops; once granted, it is copied."""
+    """Without Create the topic causes a warning, and without Write its partition stops. Once granted, it is copied."""
     topic = east.create_topic(unique_topic())
     alias = topic.upper()
     load(east, topic, 300, keys=True)
@@ -181,10 +195,10 @@ def test_a_missing_target_permission_is_reported_until_it_is_granted(
     assert_copied(east, topic, secured, f"{alias}.{topic}", count=300)
 
 
-def test_a_target_that_cannot_coordinate_transactions_is_still_copied_to(
+def test_records_are_copied_to_a_target_that_cannot_coordinate_transactions(
     east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """A single broker whose transaction topic needs three replicas never coordinates any; the flow does not wait for it."""
+    """A single broker cannot create a transaction topic with three replicas. The flow does not wait for it."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 300, keys=True)
     config = {"transaction.state.log.replication.factor": "3"}
@@ -205,10 +219,10 @@ def test_a_target_that_cannot_coordinate_transactions_is_still_copied_to(
 
 
 @pytest.mark.faults
-def test_a_flow_is_exactly_once_although_a_broker_was_down_at_its_start(
+def test_a_flow_is_exactly_once_even_if_a_broker_was_down_at_its_start(
     east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The transaction topic needs three replicas, so no transaction is coordinated before the third broker is up."""
+    """The transaction topic needs three replicas. No transaction is coordinated before the third broker runs."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 300, keys=True)
     with KafkaCluster(name="three", brokers=3) as three:

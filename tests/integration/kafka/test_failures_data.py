@@ -1,4 +1,7 @@
-"""Data is damaged or deleted, or the disk is full: the affected partition stops with a reason, all others continue."""
+"""Data is damaged or deleted, or a disk is full.
+
+The affected partition stops with a reason, and all others continue.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +26,7 @@ Names = Callable[[], str]
 def flow(
     source: KafkaCluster, target: KafkaCluster, topics: str, alias: str, folder: Path, **connector: str
 ) -> Replicator:
-    """Returns a flow with *alias*; *connector* has underscores for dots."""
+    """Returns a flow with *alias*. *connector* has underscores instead of dots."""
     lines = {"source.cluster.alias": alias} | {
         key.replace("_", "."): value for key, value in connector.items()
     }
@@ -33,7 +36,7 @@ def flow(
 def test_a_topic_deleted_while_it_is_copied_is_reported_and_others_continue(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Its partitions stop with TopicGone and their copies stay. No topic discovery runs that could notice it first."""
+    """Its partitions stop with TopicGone, and their copies stay. No earlier topic discovery could detect it."""
     stem = unique_topic()
     for name in (f"{stem}-doomed", f"{stem}-other"):
         load(east, east.create_topic(name, partitions=2), 500, keys=True)
@@ -62,7 +65,7 @@ def disposable_source() -> Iterator[KafkaCluster]:
 
 
 def damage(cluster: KafkaCluster, topic: str, number: int) -> Batch:
-    """Flips a bit in batch *number* of partition 0 while the broker is down; returns the undamaged batch."""
+    """Flips a bit in batch *number* of partition 0 while the broker is down, and returns the undamaged batch."""
     cluster.broker(1).stop()
     segment = Path(cluster.home) / "1" / "data" / f"{topic}-0" / "00000000000000000000.log"
     data = bytearray(segment.read_bytes())
@@ -78,7 +81,7 @@ def damage(cluster: KafkaCluster, topic: str, number: int) -> Batch:
 def test_a_batch_that_is_damaged_on_the_source_is_never_copied(
     disposable_source: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, codec: str
 ) -> None:
-    """The partition stops before it and names its offset; earlier records and other partitions are copied.
+    """The partition stops before the batch and reports its offset. Earlier records and other partitions are copied.
 
     Merging small batches must not hide the damage. After the damaged batch is deleted, the flow continues.
     """
@@ -112,10 +115,10 @@ def test_a_batch_that_is_damaged_on_the_source_is_never_copied(
     )
 
 
-def test_a_target_whose_disk_is_full_is_filled_after_the_disk_has_grown(
+def test_a_target_whose_disk_was_full_is_filled_after_the_disk_has_grown(
     east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The broker stops with a torn batch at the end of its log; with a larger disk the copy continues exactly."""
+    """The broker stops with a truncated batch at the end of its log. With a larger disk, the copy continues exactly."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 50_000, size_bytes=1000, keys=True, content="random")
 

@@ -1,4 +1,7 @@
-"""Clusters that are down, go away and return, and networks that break: reported with the reason; copying catches up."""
+"""Clusters are down, become unreachable and return, and networks fail.
+
+The problem is reported with its reason, and copying catches up afterwards.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -19,9 +22,9 @@ from tests.integration.kafka.test_connector import running, settings
 pytestmark = pytest.mark.faults
 
 REPORT_WAIT_S = 90.0
-# Slow enough for the failure to come in the middle, quick enough for the test.
+# slow enough for a failure during copying, and fast enough for the test
 SLOW_BYTES_PER_S = "4000000"
-LONG_WAY_MS = 150  # each way: listing the source's offsets takes longer than the next refusal
+LONG_WAY_MS = 150  # delay in each direction; listing the source's offsets takes longer than the next refusal
 
 Names = Callable[[], str]
 SIDES = ("source", "target")
@@ -29,14 +32,14 @@ SIDES = ("source", "target")
 
 @pytest.fixture(scope="module")
 def source_cluster() -> Iterator[KafkaCluster]:
-    """The source: a broker with a proxy."""
+    """Provides the source, a broker with a proxy."""
     with KafkaCluster(name="here", listeners=("PLAINTEXT",), proxied=True) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def target_cluster() -> Iterator[KafkaCluster]:
-    """The target: a broker with a proxy."""
+    """Provides the target, a broker with a proxy."""
     with KafkaCluster(name="there", listeners=("PLAINTEXT",), proxied=True) as cluster:
         yield cluster
 
@@ -44,7 +47,10 @@ def target_cluster() -> Iterator[KafkaCluster]:
 def flow(
     source_cluster: KafkaCluster, target_cluster: KafkaCluster, topic: str, folder: Path, **connector: str
 ) -> Replicator:
-    """Returns a flow for *topic* with its own alias, through both proxies; *connector* has underscores for dots."""
+    """Returns a flow for *topic* with its own alias, through both proxies.
+
+    *connector* has underscores instead of dots.
+    """
     lines = {
         "source.cluster.alias": topic.upper(),
         "source.cluster.bootstrap.servers": source_cluster.proxied_bootstrap,
@@ -67,7 +73,10 @@ def wait_for_reasons(replicator: Replicator) -> set[str]:
 
 
 def wait_for_reach(replicator: Replicator, *, lost: str | None) -> dict[str, Any]:
-    """Waits until the summary reports only the *lost* side as unreachable (None: neither); returns the summary."""
+    """Waits until the summary reports only the cluster *lost* as unreachable, or none if it is None.
+
+    Returns the summary.
+    """
     expected = {side: "Unreachable" if side == lost else "Reachable" for side in SIDES}
 
     def matching_summary() -> dict[str, Any]:
@@ -81,7 +90,7 @@ def wait_for_reach(replicator: Replicator, *, lost: str | None) -> dict[str, Any
 def test_a_cluster_that_is_down_at_the_start_is_reported_and_retried(
     source_cluster: KafkaCluster, target_cluster: KafkaCluster, unique_topic: Names, tmp_path: Path, side: str
 ) -> None:
-    """State, reason, address and log identify it; when it is up, the copy begins."""
+    """The state, the reason, the address and the log identify it. When it is up, copying begins."""
     topic = source_cluster.create_topic(unique_topic())
     load(source_cluster, topic, 500, keys=True)
     cluster = source_cluster if side == "source" else target_cluster
@@ -138,7 +147,10 @@ def test_a_flow_without_topics_reports_an_unreachable_source(
 def test_no_record_is_lost_or_repeated_when_a_broker_is_killed_and_restarted(
     source_cluster: KafkaCluster, target_cluster: KafkaCluster, unique_topic: Names, tmp_path: Path, side: str
 ) -> None:
-    """kill -9 of the only broker of either side while records are copied; afterwards both sides are equal."""
+    """The only broker of either cluster is killed with kill -9 while records are copied.
+
+    Afterwards both topics are equal.
+    """
     topic = source_cluster.create_topic(unique_topic(), partitions=3)
     load(source_cluster, topic, 30_000, size_bytes=500, keys=True, codec="lz4", content="random")
     cluster = source_cluster if side == "source" else target_cluster
@@ -172,7 +184,7 @@ def test_no_record_is_lost_or_repeated_when_connections_break(
     side: str,
     way: str,
 ) -> None:
-    """Connections are closed repeatedly, or pass no bytes for a while."""
+    """Connections are closed repeatedly, or forward no bytes for a while."""
     topic = source_cluster.create_topic(unique_topic(), partitions=2)
     load(source_cluster, topic, 20_000, size_bytes=500, keys=True, content="random")
     route = (source_cluster if side == "source" else target_cluster).proxy(1)
@@ -202,7 +214,7 @@ def test_a_loss_over_a_slow_network_is_handled_once(
     tmp_path: Path,
     policy: str,
 ) -> None:
-    """While the first refused fetch is looked up, further fetches are refused; they are no new loss."""
+    """While the cause of the first refused fetch is determined, further fetches are refused. They are no new loss."""
     topic = source_cluster.create_topic(unique_topic())
     load(source_cluster, topic, 1_000)
     source_cluster.proxy(1).delay(LONG_WAY_MS)
@@ -230,7 +242,7 @@ def test_a_loss_over_a_slow_network_is_handled_once(
 def test_a_slow_network_is_fully_used_without_resyncs(
     source_cluster: KafkaCluster, target_cluster: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Over a network of 1 MB/s and 20 ms to the target everything is copied, in bounded memory."""
+    """Over a network to the target of 1 MB/s with a latency of 20 ms, everything is copied in bounded memory."""
     topic = source_cluster.create_topic(unique_topic(), partitions=2)
     load(source_cluster, topic, 8000, size_bytes=1000, content="random")
     route = target_cluster.proxy(1)

@@ -1,4 +1,7 @@
-"""Our own processes are killed or stopped: no process is left, no record is lost or repeated, and positions are stored."""
+"""MirrorFlow's processes are killed or stopped.
+
+No process remains, no record is lost or repeated, and positions are stored.
+"""
 
 import json
 import os
@@ -24,7 +27,7 @@ Names = Callable[[], str]
 
 
 def flow(east: KafkaCluster, west: KafkaCluster, topic: str, folder: Path) -> Replicator:
-    """Returns a flow for *topic* in two tasks, slow enough to be interrupted in the middle."""
+    """Returns a flow for *topic* in two tasks that is slow enough to be interrupted."""
     lines = {
         "source.cluster.alias": topic.upper(),
         "tasks.max": "2",
@@ -38,7 +41,7 @@ def _has_one_new_task(replicator: Replicator, before: set[int]) -> bool:
 
 
 def has_ended(pid: int) -> bool:
-    """Returns whether the process has ended; a zombie has."""
+    """Returns whether the process has ended. A zombie has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -48,7 +51,10 @@ def has_ended(pid: int) -> bool:
 def test_a_task_that_is_killed_is_started_again_by_its_worker(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """kill -9 of a task, twice: the other task continues, a new process replaces it, each record is copied once."""
+    """The task is killed twice with kill -9.
+
+    The other task continues, a new process replaces it, and each record is copied once.
+    """
     topic = east.create_topic(unique_topic(), partitions=4)
     load(east, topic, 20_000, size_bytes=600, keys=True, content="random")
 
@@ -68,7 +74,7 @@ def test_a_task_that_is_killed_is_started_again_by_its_worker(
 def test_no_task_outlives_its_worker(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """After kill -9 of only the worker its tasks end, and the next run continues without loss or repeat."""
+    """Only the worker is killed with kill -9. Its tasks end, and the next run continues without loss or repeats."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 12_000, size_bytes=600, keys=True, content="random")
 
@@ -98,13 +104,16 @@ def positions(west: KafkaCluster, alias: str) -> dict[int, dict[str, object]]:
 def test_sigterm_stops_the_process_in_time_with_positions_stored(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Stopped in the middle of copying, it exits with 0; the stored positions have the last offsets and mark a clean stop."""
+    """The process is stopped while it copies, and exits with 0.
+
+    The stored positions have the last offsets and mark a graceful stop.
+    """
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 12_000, size_bytes=600, keys=True, content="random")
 
     with flow(east, west, topic, tmp_path) as replicator:
         replicator.wait_for_copy(west, f"{topic.upper()}.{topic}", 3000)
-        # A task that has not begun to copy has nothing to mark.
+        # A task that has not begun to copy stores no mark.
         wait_until(
             "both partitions have records", lambda: all(west.end_offsets(f"{topic.upper()}.{topic}").values())
         )
@@ -122,7 +131,7 @@ def test_sigterm_stops_the_process_in_time_with_positions_stored(
 
     assert exit_status == 0
     assert all(has_ended(pid) for pid in tasks)
-    assert took_s < GRACE_S + 5  # a loaded machine takes seconds to end three processes
+    assert took_s < GRACE_S + 5  # a loaded machine needs seconds to end three processes
     copied = {partition: end - 1 for partition, end in ended.items() if end}
     assert copied == {partition: written[partition]["offset"] for partition in copied}
     assert {True} == {position["mirrorflow.left"] for position in written.values()}

@@ -1,6 +1,6 @@
 """One process owns the flow, and only its tasks write to their partitions.
 
-After every stop and kill, readers of committed records see each record once; with plain batches, all readers do.
+After every stop and kill, readers of committed records receive each record once. With plain batches, all readers do.
 """
 
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def test_kill_9_repeats_no_old_records_for_read_committed_consumers(
 def test_the_first_transactional_position_of_a_task_is_stored(
     flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """The owner of the flow stores positions with the same producer before the task does."""
+    """Before the task, the owner of the flow stores positions with the same producer."""
     topic = east.create_topic(unique_topic(), config=FOREVER)
     old_ms = now_ms() - 2 * DAY_MS
     load(east, topic, 10, timestamp_ms=old_ms)
@@ -77,7 +77,7 @@ def test_the_first_transactional_position_of_a_task_is_stored(
     flow.assert_exact(topic)
 
 
-def test_old_and_fresh_records_are_copied_in_turns(
+def test_old_and_recent_records_are_copied_in_turns(
     flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
     topic = east.create_topic(unique_topic(), partitions=PARTITIONS, config=FOREVER)
@@ -133,7 +133,7 @@ def test_a_second_process_is_ready_and_takes_over_when_the_first_stops(
 def test_a_recreated_source_topic_is_reported_as_data_loss(
     flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Equal offsets are different records, although there are as many."""
+    """The records at equal offsets differ, although both topics have the same number of records."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 10)
     with flow.replicator(topic) as replicator:
@@ -234,7 +234,7 @@ def test_plain_batches_leave_source_and_target_offsets_equal(
 def test_a_source_with_gaps_is_copied_once_across_kills(
     flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Each transaction of the source leaves a marker, which takes an offset without a record."""
+    """Each transaction of the source leaves a marker, which takes an offset but has no record."""
     topic = east.create_topic(unique_topic())
     total = 0
     with flow.replicator(topic) as replicator:

@@ -1,4 +1,7 @@
-"""Records of any producer are copied unchanged: every codec, from Java and librdkafka, with unusual contents."""
+"""Records of any producer are copied unchanged.
+
+They are written by Java and librdkafka, in every codec, and with unusual contents.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -40,14 +43,17 @@ def unusual_records(count: int, partitions: int) -> Iterator[UnusualRecord]:
 
 
 def every_shape(codec: str) -> Callable[[KafkaCluster, str], None]:
-    """Java writes small batches with repeated header names and null values; librdkafka unusual records and large batches."""
+    """Java writes small batches with repeated header names and null values.
+
+    librdkafka writes unusual records and large batches.
+    """
 
     def write(cluster: KafkaCluster, topic: str) -> None:
         load(cluster, topic, 1500, codec=codec, keys=True, headers=6, null_every=7, batch_bytes=3_000)
         idempotent = str(codec in {"gzip", "zstd"}).lower()
         properties = {"compression.type": codec, "linger.ms": "20", "enable.idempotence": idempotent}
         produce(cluster, topic, unusual_records(3000, 2), properties)
-        # Batches of a different codec in the same partitions.
+        # batches of a different codec in the same partitions
         other = CODECS[CODECS.index(codec) - 1]
         produce(cluster, topic, unusual_records(50, 2), {"compression.type": other})
 
@@ -55,13 +61,13 @@ def every_shape(codec: str) -> Callable[[KafkaCluster, str], None]:
 
 
 def old_timestamps(cluster: KafkaCluster, topic: str) -> None:
-    """Timestamps of years ago, then of the first second of 1970."""
+    """Writes timestamps of years ago, and then of the first second of 1970."""
     load(cluster, topic, 500, keys=True, timestamp_ms=LONG_AGO_MS, timestamp_step_ms=86_400_000)
     load(cluster, topic, 100, keys=True, timestamp_ms=0, timestamp_step_ms=1, first=500)
 
 
 def one_record(cluster: KafkaCluster, topic: str) -> None:
-    """A topic with one record and an empty partition."""
+    """Creates a topic with one record and an empty partition."""
     load(cluster, topic, 1, partition=1, headers=1)
 
 
@@ -95,5 +101,5 @@ def copied(east: KafkaCluster, west: KafkaCluster, tmp_path_factory: pytest.Temp
 def test_records_of_a_producer_are_copied_unchanged(
     east: KafkaCluster, west: KafkaCluster, name: str
 ) -> None:
-    """Partition, order, key, value, headers in their order and timestamp of each record equal the source's."""
+    """The partition, order, key, value, ordered headers and timestamp of each record equal those of the source."""
     assert_copied(east, f"shape-{name}", west, f"{ALIAS}.shape-{name}", count=WRITERS[name][1])

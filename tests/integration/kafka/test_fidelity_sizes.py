@@ -1,4 +1,7 @@
-"""Batches larger than a fetch or than the target's limit, records that are too large, and a rate limit."""
+"""Large batches, large records and a rate limit.
+
+Batches are larger than a fetch or than the target's limit.
+"""
 
 import random
 import time
@@ -19,7 +22,7 @@ from tests.integration.kafka.flows import Flow, padded, write_batches
 
 LARGE_BYTES = 12 << 20
 LARGE_LIMITS = {"max.message.bytes": str(LARGE_BYTES)}
-# Keeps the limits that a test sets on the copy.
+# keeps the limits that a test sets on the copy
 OWN_LIMITS = {"sync.topic.configs.enabled": "false", "config.properties.exclude": "max\\.message\\.bytes"}
 
 Names = Callable[[], str]
@@ -28,7 +31,7 @@ Names = Callable[[], str]
 def flow(
     east: KafkaCluster, west: KafkaCluster, topics: str, alias: str, folder: Path, **connector: str
 ) -> Replicator:
-    """Returns a flow with *alias*; *connector* has underscores for dots."""
+    """Returns a flow with *alias*. *connector* has underscores instead of dots."""
     lines = OWN_LIMITS | {"source.cluster.alias": alias}
     lines |= {key.replace("_", "."): value for key, value in connector.items()}
     return Replicator.standalone(east, west, topics=topics, folder=folder, connector=lines)
@@ -44,7 +47,7 @@ def set_limit(cluster: KafkaCluster, topic: str, size_bytes: int) -> None:
 def test_batches_larger_than_a_fetch_are_copied_unchanged(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Records of 8 MB and batches of 10 MB, with raised limits on both sides."""
+    """Records have 8 MB and batches 10 MB. The limits are raised on both clusters."""
     topic = east.create_topic(unique_topic(), config=LARGE_LIMITS)
     west.create_topic(f"large.{topic}", config=LARGE_LIMITS)
     sizes = [8_000_000] * 3 + [500_000] * 40
@@ -68,7 +71,7 @@ def test_batches_larger_than_a_fetch_are_copied_unchanged(
 def test_batches_larger_than_the_targets_limit_are_split(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """A target topic with a lower limit gets the same records in smaller batches."""
+    """A target topic with a lower limit receives the same records in smaller batches."""
     topic = east.create_topic(unique_topic())
     west.create_topic(f"split.{topic}", config={"max.message.bytes": "20000"})
     load(east, topic, 2000, size_bytes=500, keys=True, headers=2, batch_bytes=300_000, codec="none")
@@ -83,10 +86,13 @@ def test_batches_larger_than_the_targets_limit_are_split(
 
 
 @pytest.mark.more
-def test_a_record_larger_than_the_targets_limit_stops_its_partition_until_it_is_raised(
+def test_a_record_larger_than_the_targets_limit_stops_its_partition_until_the_limit_is_raised(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Status, progress and metrics report it, other partitions continue; with a higher limit it continues by itself."""
+    """Status, progress and metrics report it, and other partitions continue.
+
+    With a higher limit, the partition continues by itself.
+    """
     topic = east.create_topic(unique_topic(), partitions=2)
     west.create_topic(f"toolarge.{topic}", partitions=2, config={"max.message.bytes": "20000"})
     load(east, topic, 100, partition=0, keys=True)
@@ -121,7 +127,10 @@ def test_a_record_larger_than_the_targets_limit_stops_its_partition_until_it_is_
 
 
 def test_merged_batches_of_padding_are_read_by_every_client(flow: Flow, unique_topic: Names) -> None:
-    """1,500 records of 200 KiB take 115 bytes each compressed; one batch of all would exceed librdkafka's limit."""
+    """Each of the 1,500 records of 200 KiB takes 115 bytes when compressed.
+
+    One batch of all would exceed librdkafka's limit.
+    """
     topic = flow.source.create_topic(unique_topic())
     write_batches(flow.source, topic, padded(1_500, padding_bytes=200 << 10), codec=ZSTD)
 
@@ -137,7 +146,7 @@ def test_merged_batches_of_padding_are_read_by_every_client(flow: Flow, unique_t
 
 
 def read_by_librdkafka(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
-    """Returns the first 8 bytes of each value, read with librdkafka's defaults; raises its first error."""
+    """Returns the first 8 bytes of each value, read with librdkafka's defaults. Its first error is raised."""
     consumer = Consumer({"bootstrap.servers": cluster.internal_bootstrap, "group.id": topic, "log_level": 2})
     consumer.assign([TopicPartition(topic, 0, 0)])
     prefixes: list[bytes] = []
@@ -156,7 +165,7 @@ def read_by_librdkafka(cluster: KafkaCluster, topic: str, count: int) -> list[by
 def test_a_flow_keeps_its_bytes_per_second(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """24 MB at 2 MB/s take at least ten seconds: less than 4 MB are copied at first, ahead of the rate."""
+    """24 MB at 2 MB/s take at least ten seconds, because less than 4 MB are copied ahead of the rate."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 24_000, size_bytes=1000, content="random")
 

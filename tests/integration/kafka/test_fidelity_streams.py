@@ -1,4 +1,7 @@
-"""Topics whose batches cannot be copied unchanged: transactions, compaction, broker timestamps, a start inside a batch."""
+"""Topics whose batches cannot be copied unchanged.
+
+The reasons are transactions, compaction, broker timestamps, or a start inside a batch.
+"""
 
 import dataclasses
 import time
@@ -12,7 +15,7 @@ from tests.harness.kafka.tools import digest, load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import Content, assert_copied, contents
 
-# The copy of a compacted topic would be compacted as well, during the comparison.
+# The copy of a compacted topic would be compacted too, while it is compared.
 NOT_COMPACTED = "cleanup\\.policy, segment\\..*, message\\.timestamp\\.type"
 
 Names = Callable[[], str]
@@ -21,7 +24,10 @@ Names = Callable[[], str]
 def copy(
     east: KafkaCluster, west: KafkaCluster, topic: str, folder: Path, **connector: str
 ) -> dict[str, dict[str, int]]:
-    """Copies *topic* to `copy_of` it in its own flow; returns the status of partition 0. *connector* has _ for dots."""
+    """Copies *topic* to `copy_of` the topic in its own flow, and returns the status of partition 0.
+
+    *connector* has underscores instead of dots.
+    """
     lines = {"source.cluster.alias": alias(topic)} | {
         key.replace("_", "."): value for key, value in connector.items()
     }
@@ -43,7 +49,7 @@ def copy_of(topic: str) -> str:
 def test_transactional_records_are_copied_without_markers(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """A flow reads uncommitted by default, as MM2 does: aborted records are copied too, markers are not."""
+    """A flow reads uncommitted records by default, like MM2. Aborted records are copied too, but markers are not."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(
         east, topic, 2000, keys=True, headers=2, transactional_id=topic, abort_every=3, transaction_records=50
@@ -52,14 +58,14 @@ def test_transactional_records_are_copied_without_markers(
     copy(east, west, topic, tmp_path)
 
     assert_copied(east, topic, west, copy_of(topic), count=2000)
-    # Every reader sees the copied records: they are not in transactions on the target.
+    # Every reader receives the copied records, because they are not in transactions on the target.
     assert digest(west, copy_of(topic), isolation="read_committed") == digest(west, copy_of(topic))
 
 
 def test_aborted_records_are_not_copied_with_read_committed(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The copy is what a committed reader sees, and stops before an open transaction."""
+    """The copy has what a read_committed reader receives, and stops before an open transaction."""
     topic = east.create_topic(unique_topic(), partitions=2)
     written = load(
         east,
@@ -88,7 +94,7 @@ def test_aborted_records_are_not_copied_with_read_committed(
     assert written.aborted > 0
     assert_copied(east, topic, west, copy_of(topic), isolation="read_committed", count=3500 - written.aborted)
 
-    # A producer with the same id aborts the open transaction; then the rest is copied.
+    # A producer with the same id aborts the open transaction. Then the remaining records are copied.
     load(east, topic, 100, first=3700, transactional_id=f"{topic}-open", transaction_records=100)
     copy(east, west, topic, tmp_path, source_consumer_isolation_level="read_committed")
 
@@ -98,7 +104,10 @@ def test_aborted_records_are_not_copied_with_read_committed(
 def test_a_compacted_topic_is_copied_with_its_gaps_closed(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Records left by the cleaner, some of them tombstones with a delete horizon, are copied in order with timestamps."""
+    """The cleaner leaves records, some of them tombstones with a delete horizon.
+
+    They are copied in order with their timestamps.
+    """
     topic = east.create_topic(
         unique_topic(),
         config={
@@ -111,7 +120,7 @@ def test_a_compacted_topic_is_copied_with_its_gaps_closed(
     )
     for codec, size_bytes in (("none", 100), ("zstd", 150)):
         load(east, topic, 4000, codec=codec, size_bytes=size_bytes, keys=True, batch_bytes=4000)
-    # Some keys again, many of them as tombstones.
+    # writes some keys again, many of them as tombstones
     load(east, topic, 1500, keys=True, first=700, null_every=3, headers=2)
 
     def cleaned() -> bool:
@@ -121,7 +130,7 @@ def test_a_compacted_topic_is_copied_with_its_gaps_closed(
         return count < 5000
 
     wait_until("the cleaner has removed records", cleaned, poll_s=1.0)
-    # The topic does not change from here on.
+    # From here on, the topic does not change.
     before = settled(east, topic)
 
     status = copy(east, west, topic, tmp_path, config_properties_exclude=NOT_COMPACTED)
@@ -151,7 +160,7 @@ def settled(cluster: KafkaCluster, topic: str) -> list[tools.Record]:
 def test_a_timestamp_set_by_the_source_broker_is_kept(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """With LogAppendTime on the source, the copy has these timestamps as CreateTime."""
+    """With LogAppendTime on the source, the copy has the same timestamps as CreateTime."""
     topic = east.create_topic(unique_topic(), config={"message.timestamp.type": "LogAppendTime"})
     load(
         east,
@@ -176,7 +185,7 @@ def test_a_timestamp_set_by_the_source_broker_is_kept(
 def test_a_target_may_set_its_own_timestamps(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """With LogAppendTime on the target, everything but the timestamps equals the source, without a resync."""
+    """With LogAppendTime on the target, everything but the timestamps equals the source, and no resync happens."""
     topic = east.create_topic(unique_topic())
     west.create_topic(copy_of(topic), config={"message.timestamp.type": "LogAppendTime"})
     load(east, topic, 1000, keys=True, headers=3)
@@ -197,7 +206,10 @@ def without_timestamps(topic_records: list[tools.Record]) -> list[Content]:
 def test_a_target_may_recompress_batches(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """With compression.type on the target topic its broker rewrites the batches; the records equal the source's."""
+    """With compression.type on the target topic, its broker rewrites the batches.
+
+    The records equal those of the source.
+    """
     topic = east.create_topic(unique_topic())
     west.create_topic(copy_of(topic), config={"compression.type": "gzip"})
     load(east, topic, 1000, codec="zstd", keys=True, headers=3)
@@ -212,7 +224,7 @@ def test_a_target_may_recompress_batches(
 def test_small_batches_of_a_backlog_are_merged(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Single-record batches of a backlog become large ones and are counted; their records are the same."""
+    """Single-record batches of a backlog become large batches, which are counted. Their records are unchanged."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 6000, size_bytes=200, keys=True, headers=1, null_every=9, single_record_batches=True)
 
@@ -225,7 +237,7 @@ def test_small_batches_of_a_backlog_are_merged(
 def test_a_copy_may_begin_in_the_middle_of_a_batch(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Started from a timestamp inside a batch, the copy begins with that record, not with the batch's first."""
+    """If the start timestamp is inside a batch, the copy begins with its record, not with the first one of the batch."""
     topic = east.create_topic(unique_topic())
     began_ms = int(time.time() * 1000) - 3_600_000
     load(

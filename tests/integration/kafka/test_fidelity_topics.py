@@ -1,4 +1,7 @@
-"""Which topics are copied, from which offset and with which name: growth, discovery, policies, special names."""
+"""Which topics are copied, from which offset, and under which name.
+
+The tests cover growth, discovery, policies and special names.
+"""
 
 import time
 from collections.abc import Callable
@@ -18,7 +21,7 @@ Names = Callable[[], str]
 def flow(
     east: KafkaCluster, west: KafkaCluster, topics: str, alias: str, folder: Path, **connector: str
 ) -> Replicator:
-    """Returns a flow with *alias* that discovers topics every second; *connector* has underscores for dots."""
+    """Returns a flow with *alias* that discovers topics every second. *connector* has underscores instead of dots."""
     lines = {"source.cluster.alias": alias, "refresh.topics.interval.seconds": "1"}
     lines |= {key.replace("_", "."): value for key, value in connector.items()}
     return Replicator.standalone(east, west, topics=topics, folder=folder, connector=lines)
@@ -27,7 +30,7 @@ def flow(
 def test_new_partitions_and_topics_are_copied_from_their_beginning(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """A flow that begins at the end reads later partitions and topics from their beginning."""
+    """A flow that begins at the end still reads later partitions and topics from their beginning."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 500, keys=True)
 
@@ -76,7 +79,10 @@ def test_the_replication_policy_names_the_copy(
     alias: str,
     remote: str,
 ) -> None:
-    """The separator of the default policy, and Identity, which keeps the name; further records are copied too."""
+    """The policies are the default one with a separator, and Identity, which keeps the name.
+
+    Further records are copied too.
+    """
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 200, keys=True)
 
@@ -91,7 +97,10 @@ def test_the_replication_policy_names_the_copy(
 def test_topics_with_special_characters_and_long_names_are_copied(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Dots, underscores and dashes at either end, and 249 characters with the alias. (Names with a leading dot are internal.)"""
+    """The names have dots, underscores and dashes at either end, or 249 characters with the alias.
+
+    (Names with a leading dot are internal.)
+    """
     stem = unique_topic()
     names = [f"-{stem}.", f"_.{stem}__-", f"x..{stem}._", f"{stem}-{'n' * 249}"[: 249 - len("odd.")]]
     for name in names:
@@ -110,10 +119,14 @@ def test_topics_with_special_characters_and_long_names_are_copied(
 def test_a_flow_starts_at_the_configured_offset(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, start: str, since: int
 ) -> None:
-    """At the end, at a timestamp, or a duration ago; once started it continues at its position under every setting."""
+    """The start is the end, a timestamp, or a time before now.
+
+    Once started, the flow continues at its position under every setting.
+    """
     topic = east.create_topic(unique_topic())
     now_ms = time.time_ns() // 1_000_000
-    # The first 3000 are older than two hours, the others newer than eleven minutes: no delay moves one across one hour.
+    # The first 3000 records are older than two hours, and the others are younger than eleven minutes. No delay moves a
+    # record across one hour.
     began_ms = now_ms - 3 * 3_600_000
     load(east, topic, 3000, keys=True, codec="gzip", timestamp_ms=began_ms, timestamp_step_ms=1000)
     load(east, topic, 1000, keys=True, codec="gzip", first=3000, timestamp_ms=now_ms - 660_000)

@@ -1,4 +1,4 @@
-"""Kafka 3.9 as source or target, and messages of magic 0 and 1, which only old brokers wrote."""
+"""Kafka 3.9 as source or target, and messages with magic 0 and 1, which only old brokers have written."""
 
 import time
 from collections.abc import Iterator
@@ -25,14 +25,14 @@ def old() -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="module")
 def new_cluster() -> Iterator[KafkaCluster]:
-    """A cluster of its own: every other flow would copy heartbeats left on the shared one."""
+    """Provides a cluster of its own, because every other flow would copy heartbeats that remain on the shared one."""
     with KafkaCluster(name="young") as cluster:
         yield cluster
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_an_old_source_is_copied(old: KafkaCluster, west: KafkaCluster, tmp_path: Path, codec: str) -> None:
-    """From 3.9 to 4.3, without aborted transactions."""
+    """The source is Kafka 3.9 and the target is 4.3. Aborted transactions are not copied."""
     topic = old.create_topic(f"from-old-{codec}", partitions=2)
     load(old, topic, 1000, codec=codec, keys=True, headers=3, null_every=5)
     load(old, topic, 300, codec=codec, keys=True, first=1000, transactional_id=topic, abort_every=2)
@@ -53,7 +53,7 @@ def test_an_old_source_is_copied(old: KafkaCluster, west: KafkaCluster, tmp_path
 
 
 def test_an_old_target_is_filled(east: KafkaCluster, old: KafkaCluster, tmp_path: Path) -> None:
-    """From 4.3 to 3.9, with a kill on the way: nothing is lost or repeated."""
+    """The source is Kafka 4.3 and the target is 3.9. The flow is killed in between, and nothing is lost or repeated."""
     topic = east.create_topic("to-old", partitions=2)
     load(east, topic, 20_000, codec="lz4", keys=True, headers=3, null_every=5)
 
@@ -69,7 +69,7 @@ def test_an_old_target_is_filled(east: KafkaCluster, old: KafkaCluster, tmp_path
 
 
 def old_messages(magic: int, codec: int, first: int, count: int, timestamp: int) -> bytes:
-    """Returns a message set as producers of Kafka 0.9 and 0.10 made it, with the offsets that a broker assigns."""
+    """Returns a message set in the format of producers of Kafka 0.9 and 0.10, with the offsets that a broker assigns."""
     builder = LegacyRecordBatchBuilder(magic=magic, compression_type=codec, batch_size=1 << 20)
     for i in range(count):
         value = None if i % 5 == 4 else b"value-%d" % (first + i)
@@ -81,13 +81,16 @@ def old_messages(magic: int, codec: int, first: int, count: int, timestamp: int)
         )
     data = bytearray(builder.build())
     if codec:
-        # A wrapper's own offset is that of its last message.
+        # The offset of a wrapper is that of its last message.
         data[0:8] = (first + count - 1).to_bytes(8, "big")
     return bytes(data)
 
 
 def test_messages_of_old_formats_are_copied(old: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> None:
-    """Magic 0 and 1, plain and compressed, in a segment that an upgraded broker kept: copied as consumers see them."""
+    """The messages have magic 0 and 1, plain and compressed, in a segment that an upgraded broker has kept.
+
+    Consumers of both topics receive the same records.
+    """
     topic = old.create_topic("ancient", config=FOREVER)
     load(old, topic, 1)
     old.broker(1).stop()
@@ -126,7 +129,10 @@ def test_messages_of_old_formats_are_copied(old: KafkaCluster, west: KafkaCluste
 def test_groups_and_heartbeats_are_replicated_to_and_from_an_old_cluster(
     old: KafkaCluster, new_cluster: KafkaCluster, tmp_path: Path, end: str
 ) -> None:
-    """One side has Kafka 3.9. Offset syncs are on the source, the group is translated, and heartbeats are on both sides."""
+    """One cluster has Kafka 3.9.
+
+    Offset syncs are on the source, the group is translated, and heartbeats are on both clusters.
+    """
     source, target = (old, new_cluster) if end == "source" else (new_cluster, old)
     topic = source.create_topic(f"groups-{end}")
     group, alias = f"g-old-{end}", f"o{end}"

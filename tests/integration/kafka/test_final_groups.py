@@ -21,7 +21,7 @@ def test_groups_of_a_lost_source_are_moved_to_offsets_inside_their_copies(
 ):
     """No group moves back, and no group with members is moved.
 
-    The checkpoint of one group is in records that were deleted since.
+    The checkpoint of one group points to records that were deleted since.
     """
     topic, own = flow.source.create_topic(unique_topic()), uuid.uuid4().hex[:8]
     remote = flow.remote(topic)

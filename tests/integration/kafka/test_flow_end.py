@@ -1,4 +1,4 @@
-"""A switchover ends a flow: no process copies until the end is cleared, and then the flow continues where it was.
+"""A switchover ends a flow. No process copies until the end is cleared; then the flow continues at its last position.
 
 A Java consumer compares source and copy record by record.
 """
@@ -25,7 +25,7 @@ from tests.integration.kafka.flows import Flow, call_cluster, wait_until_ready
 from tests.integration.kafka.nodes import GROUP
 from tests.integration.kafka.switching import call_clusters, clear, end, settings_of
 
-BACKLOG = 24_000  # 5 MB: five seconds at this rate, in which the flow is ended
+BACKLOG = 24_000  # 5 MB take five seconds at this rate, and the flow is ended during that time
 SLOWER = {"mirrorflow.bytes.per.second": "1Mi"}
 PARTITIONS = 3
 
@@ -36,7 +36,7 @@ def topic(east: KafkaCluster, unique_topic: Callable[[], str]) -> str:
 
 
 def ended_warning(replicator: Replicator) -> str:
-    """Returns the warning of a process that waits because its flow was ended; "" if it does not wait."""
+    """Returns the warning of a process that waits because its flow was ended, or "" if it does not wait."""
     connectors = replicator.rest("/progress/partitions")[1].get("connectors", ())
     warnings = (
         warning for connector in connectors if connector["standby"] for warning in connector["warnings"]
@@ -49,7 +49,7 @@ def wait_until_standby(replicator: Replicator) -> str:
 
 
 def test_an_ended_flow_copies_nothing_until_the_end_is_cleared(flow: Flow, topic: str):
-    """This holds for its running process and for one that is started later; both are ready and report the reason."""
+    """This holds for its running process and for one that is started later. Both are ready and report the reason."""
     load(flow.source, topic, BACKLOG, size_bytes=200)
     with ExitStack() as stack:
         first = stack.enter_context(flow.replicator(topic, SLOWER))
@@ -100,7 +100,7 @@ def test_the_final_positions_are_those_of_the_copy(flow: Flow, topic: str):
 
     source_ends = flow.source.end_offsets(topic)
     assert source_ends == {key.partition: it.next_source_offset for key, it in ended.positions.items()}
-    # Only markers follow.
+    # only markers follow
     ends = {record.partition: record.offset + 1 for record in records(flow.target, flow.remote(topic))}
     assert ended.target_ends == {TopicPartition(flow.remote(topic), key): end for key, end in ends.items()}
 
@@ -123,7 +123,7 @@ def test_a_different_switchover_neither_ends_the_flow_again_nor_clears_the_end(f
 
 
 def test_neither_a_seed_nor_a_restore_takes_an_ended_flow(flow: Flow, topic: str):
-    """Both would take the flow from a running process."""
+    """Both of them would otherwise take the flow from a running process."""
     load(flow.source, topic, 10)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up(partitions=PARTITIONS)
@@ -140,7 +140,7 @@ def test_neither_a_seed_nor_a_restore_takes_an_ended_flow(flow: Flow, topic: str
 def test_a_process_with_positions_in_a_file_stops_at_the_end_of_the_flow(
     flow: Flow, topic: str, tmp_path: Path
 ):
-    """Such a process does not own the flow, and would copy everything again."""
+    """Such a process does not own the flow, and would otherwise copy everything again."""
     load(flow.source, topic, 100)
     in_file = {"offset.storage.store": "file", "offset.storage.file.filename": str(tmp_path / "positions")}
     with flow.replicator(topic) as replicator:

@@ -1,6 +1,6 @@
-"""Two processes of one flow, foreign producers on its target, and flows that claim the same alias.
+"""Two processes of one flow, other producers on its target, and flows that claim the same alias.
 
-Each test violates the intended set-up; a Java consumer must not notice it in the copy.
+Each test violates the intended set-up. A Java consumer of the copy must not receive wrong records.
 """
 
 from collections.abc import Callable
@@ -23,9 +23,9 @@ from tests.integration.kafka.flows import Flow, call_cluster, contents, now_ms, 
 from tests.integration.kafka.nodes import GROUP
 
 BACKLOG = 40_000
-# A backlog of 8 MB then lasts some seconds, long enough for a test to interfere.
+# With this rate, a backlog of 8 MB lasts some seconds, long enough for a test to interfere.
 SLOW = {"mirrorflow.bytes.per.second": "2Mi"}
-# Half the rate, for two processes started one after the other.
+# half of that rate, for two processes that start one after the other
 SLOWER = {"mirrorflow.bytes.per.second": "1Mi"}
 
 
@@ -35,7 +35,7 @@ def topic(east: KafkaCluster, unique_topic: Callable[[], str]) -> str:
 
 
 def wait_for_trace(replicator: Replicator) -> str:
-    """Waits until the connector has failed; returns its error."""
+    """Waits until the connector has failed, and returns its error."""
 
     def trace() -> str:
         connector = replicator.rest("/connectors/MirrorSourceConnector/status")[1]["connector"]
@@ -46,7 +46,7 @@ def wait_for_trace(replicator: Replicator) -> str:
 
 @pytest.mark.parametrize("handovers", [1, pytest.param(3, marks=pytest.mark.faults)])
 def test_a_process_or_a_group_that_waits_for_the_flow_is_ready(flow: Flow, topic: str, handovers: int):
-    """A Deployment ends earlier pods only when the next are ready, also pods that have had tasks before."""
+    """A Deployment ends earlier pods only when the next ones are ready. These pods may have had tasks before."""
     load(flow.source, topic, BACKLOG, size_bytes=200)
     site = Site(source=flow.source, target=flow.target, alias=flow.alias, folder=flow.folder)
     with ExitStack() as stack:
@@ -75,7 +75,10 @@ def is_standby(replicator: Replicator) -> bool:
 
 @pytest.mark.faults
 def test_a_process_suspended_while_it_copies_repeats_nothing(flow: Flow, topic: str):
-    """Requests of the first process are in its sockets when it freezes; the second takes over; then the first continues."""
+    """Requests of the first process are in its sockets when it is frozen.
+
+    The second process takes over, and then the first one resumes.
+    """
     load(flow.source, topic, BACKLOG, size_bytes=200)
     with ExitStack() as stack:
         first = stack.enter_context(flow.replicator(topic, SLOWER))
@@ -117,7 +120,7 @@ def test_the_second_process_continues_where_the_first_stopped(flow: Flow, topic:
 
 
 def test_a_killed_task_and_a_killed_process_repeat_nothing(flow: Flow, topic: str):
-    """kill -9 of the task, then of all processes, without any stored position."""
+    """The task is killed with kill -9, and then all processes, before any position is stored."""
     load(flow.source, topic, BACKLOG, size_bytes=200)
     never = {**SLOW, "offset.flush.interval.ms": "3600000"}
     with flow.replicator(topic, never) as replicator:
@@ -132,9 +135,9 @@ def test_a_killed_task_and_a_killed_process_repeat_nothing(flow: Flow, topic: st
 
 
 def test_foreign_producers_and_an_open_transaction_do_not_affect_the_copy(flow: Flow, topic: str):
-    """Others write between the batches of the flow, one in a transaction that stays open.
+    """Other producers write between the batches of the flow, one of them in a transaction that stays open.
 
-    The copy is exact, also after kill -9.
+    The copy is exact, even after kill -9.
     """
     remote = flow.target.create_topic(flow.remote(topic))
     load(flow.source, topic, BACKLOG // 2, size_bytes=200)
@@ -151,7 +154,7 @@ def test_foreign_producers_and_an_open_transaction_do_not_affect_the_copy(flow: 
         )
         load(flow.target, remote, 400, size_bytes=33, single_record_batches=True)
         end = sum(flow.target.end_offsets(remote).values())
-        # However far the copy is: more records of the flow follow after the foreign ones.
+        # regardless of the progress, more records of the flow follow after those of the other producers
         load(flow.source, topic, 5_000, first=BACKLOG // 2, size_bytes=200)
         replicator.wait_for_copy(flow.target, remote, end + 2_000)
         replicator.kill()
@@ -200,7 +203,7 @@ def test_a_foreign_batch_with_the_flows_next_sequence_loses_nothing_and_is_repor
 
 
 def test_a_different_flow_with_the_same_alias_is_refused(flow: Flow, topic: str):
-    """The error names the owner, and the first flow continues."""
+    """The error contains the owner, and the first flow continues."""
     load(flow.source, topic, 1_000)
     with ExitStack() as stack:
         first = stack.enter_context(flow.replicator(topic))
@@ -216,7 +219,7 @@ def test_a_different_flow_with_the_same_alias_is_refused(flow: Flow, topic: str)
 
 
 def test_a_renamed_flow_that_names_its_earlier_name_continues(flow: Flow, topic: str):
-    """Each record is copied once, and afterwards the flow with its earlier name is refused."""
+    """Each record is copied once. Afterwards the flow with the earlier name is refused."""
     load(flow.source, topic, 1_000)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()

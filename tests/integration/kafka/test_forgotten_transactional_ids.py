@@ -25,7 +25,10 @@ COMMITTED = {"consumer.isolation.level": "read_committed"}
 
 @pytest.fixture(scope="module")
 def brisk() -> Iterator[KafkaCluster]:
-    """A target that expires transactional ids after ten unused seconds; an owner uses its own every five."""
+    """A target that expires transactional ids after ten unused seconds.
+
+    An owner uses its own ids every five seconds.
+    """
     config = {
         "connections.max.idle.ms": "30000",
         "transactional.id.expiration.ms": "10000",
@@ -76,7 +79,7 @@ def test_a_process_suspended_while_its_transactional_ids_expired_repeats_nothing
 
 
 def test_a_rollout_after_the_ids_have_expired_repeats_nothing(flow: Flow, unique_topic: Callable[[], str]):
-    """The flow is stopped for longer than its ids are kept; then a rollout happens while it copies."""
+    """The flow is stopped until its ids have expired. Then a rollout happens while it copies."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 100)
     with flow.replicator(topic) as replicator:

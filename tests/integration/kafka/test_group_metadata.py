@@ -1,4 +1,7 @@
-"""Metadata of group offsets is translated as by MM2, also for lower bounds; it never prevents the translation of an offset."""
+"""Metadata of group offsets is translated as in MM2, also for lower bounds.
+
+It never prevents the translation of an offset.
+"""
 
 import json
 import uuid
@@ -16,7 +19,9 @@ from tests.integration.kafka.test_checkpoints import Flow
 
 pytestmark = pytest.mark.more
 
-SYNCS_ON_TARGET = {"offset-syncs.topic.location": "target"}  # where `mirrorflow offsets` reads them
+SYNCS_ON_TARGET = {
+    "offset-syncs.topic.location": "target"
+}  # the address from which `mirrorflow offsets` reads them
 PARTITIONS = 300
 
 Names = Callable[[], str]
@@ -30,7 +35,7 @@ def new_flow(source: KafkaCluster, target: KafkaCluster, folder: Path) -> Flow:
 def test_metadata_is_copied_to_a_lower_bound_and_its_source_offset_is_reported(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The group lags by 1,000 transactions, and the offset map does not hold so many gaps."""
+    """The group lags by 1,000 transactions, which are more gaps than the offset map holds."""
     flow = new_flow(east, west, tmp_path)
     topic, group = east.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
     source, target = (topic, 0), (flow.remote(topic), 0)
@@ -60,7 +65,7 @@ def test_metadata_is_copied_to_a_lower_bound_and_its_source_offset_is_reported(
 def test_a_group_is_translated_without_metadata_that_the_target_refuses(
     west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The source's limit is higher than the target's, which is 4,096 characters."""
+    """The source's limit is higher than that of the target, which is 4,096 characters."""
     own = uuid.uuid4().hex[:8]
     large, plain = f"large-{own}", f"plain-{own}"
     with KafkaCluster(name="roomy", config={"offset.metadata.max.bytes": "10000"}) as east:
@@ -94,7 +99,7 @@ def test_a_group_is_translated_without_metadata_that_the_target_refuses(
     warning = next(entry for entry in checkpoint_status["warnings"] if large in entry)
     assert "offset.metadata.max.bytes" in warning
     assert f"{first[0]}-0" in warning
-    assert "5001 characters" in warning  # librdkafka commits the byte that ends a C string, too
+    assert "5001 characters" in warning  # librdkafka also commits the byte that ends a C string
     assert log.count(warning) == 1
     assert (
         checkpoint_status["state"],
@@ -109,7 +114,10 @@ def test_a_group_is_translated_without_metadata_that_the_target_refuses(
 def test_a_group_whose_offsets_exceed_one_batch_is_translated(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """A coordinator appends a commit as one batch of at most 1 MiB; the metadata here is 1.2 MB in several commits."""
+    """A coordinator appends a commit as one batch of at most 1 MiB.
+
+    Here, the metadata has 1.2 MB and takes several commits.
+    """
     flow = new_flow(east, west, tmp_path)
     topic, group = east.create_topic(unique_topic(), partitions=PARTITIONS), f"g-{uuid.uuid4().hex[:8]}"
     load(east, topic, 20 * PARTITIONS, keys=True)

@@ -1,4 +1,4 @@
-"""Special groups: streams groups, and groups over two hops. Share groups are in test_share_groups."""
+"""Streams groups, and groups over two hops. Share groups are in test_share_groups."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -26,7 +26,10 @@ def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
 
 
 def test_a_streams_group_is_reported_as_not_synchronised(flow: Flow, unique_topic: Names) -> None:
-    """Status, metrics and command give name and reason; consumer groups are translated as usual."""
+    """The status, the metrics and the command contain its name and the reason.
+
+    Consumer groups are translated as usual.
+    """
     topic, own = flow.source.create_topic(unique_topic()), uuid.uuid4().hex[:6]
     load(flow.source, topic, 100)
     streams, group = f"streams-{own}", f"group-{own}"
@@ -54,7 +57,7 @@ def test_a_streams_group_is_reported_as_not_synchronised(flow: Flow, unique_topi
 
 @pytest.fixture
 def two_clusters() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
-    """Two clusters of the test's own: every other flow would copy the heartbeats that a chain leaves."""
+    """Provides two clusters for one test, because every other flow would copy the heartbeats of a chain."""
     with KafkaCluster(name="near") as near, KafkaCluster(name="far") as far:
         yield near, far
 
@@ -62,7 +65,7 @@ def two_clusters() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
 def test_java_reads_checkpoints_and_copies_over_two_hops(
     two_clusters: tuple[KafkaCluster, KafkaCluster], unique_topic: Names, tmp_path: Path
 ) -> None:
-    """A chain of three in one mm2.properties: the second hop translates what the first hop has written."""
+    """An mm2.properties has a chain of three clusters. The second hop translates what the first hop has written."""
     east, west = two_clusters
     own = uuid.uuid4().hex[:6]
     a, b, c = (f"{name}{own}" for name in "abc")

@@ -1,4 +1,4 @@
-"""Groups move to the other cluster and back by switchovers, and read each record once."""
+"""Switchovers move groups to the other cluster and back. The groups read each record once."""
 
 import contextlib
 import random
@@ -26,7 +26,7 @@ COPY_S = 100.0
 class PairOfGroups(Pair):
     """A pair that moves all groups whose names begin with its own.
 
-    Aborted records are not copied, so that both sides have as many.
+    Aborted records are not copied, so that both clusters have the same number of records.
     """
 
     @property
@@ -46,7 +46,7 @@ def sides() -> Iterator[Sides]:
 
 
 def unread(cluster: KafkaCluster, topic: str, groups: Mapping[str, int]) -> dict[str, int]:
-    """Returns how many records each of *groups* has yet to read on *cluster*, by its offset."""
+    """Returns how many records each of *groups* has yet to read on *cluster*, based on its offset."""
     offsets = sorted(values_by_offset(cluster, topic))
     return {group: len(offsets) - bisect_left(offsets, offset) for group, offset in groups.items()}
 
@@ -56,7 +56,7 @@ def committed(cluster: KafkaCluster, topic: str, groups: list[str]) -> dict[str,
 
 
 def move(pair: Pair, to: str, processes: contextlib.ExitStack, flow_back: str = "") -> None:
-    """Runs a planned switchover *to* a member; starts the process of *flow_back* unless it runs already."""
+    """Runs a planned switchover *to* a member, and starts the process of *flow_back* unless it already runs."""
     line = pair.line("--to", to)
     with subprocess.Popen(line, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as switchover:
         wait_until(
@@ -70,7 +70,10 @@ def move(pair: Pair, to: str, processes: contextlib.ExitStack, flow_back: str = 
 
 
 def test_groups_move_to_the_other_cluster_and_back_and_read_each_record_once(sides: Sides, tmp_path: Path):
-    """The topic has compacted and aborted records. Some groups have read everything; others still have records to read."""
+    """The topic has compacted and aborted records.
+
+    Some groups have read everything, and others still have records to read.
+    """
     east, west, pair = sides["east"], sides["west"], PairOfGroups(sides, tmp_path)
     topic, rng = pair.topic, random.Random(1)
     make_holes(east, topic)
@@ -113,7 +116,10 @@ def test_groups_move_to_the_other_cluster_and_back_and_read_each_record_once(sid
 
 
 def make_holes(cluster: KafkaCluster, topic: str) -> None:
-    """Writes some 100 records: of the first ones, every second was compacted; of the transactions, every third is aborted."""
+    """Writes about 100 records.
+
+    Compaction removes every second one of the first records, and every third transaction is aborted.
+    """
     cluster.alter_topic(topic, COMPACTED)
     load(cluster, topic, 60, keys=True)
     load(cluster, topic, 30, keys=True, content="random")

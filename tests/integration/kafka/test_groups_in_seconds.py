@@ -1,4 +1,4 @@
-"""Groups of the target follow within seconds of each commit on the source, without waiting for a pass."""
+"""Groups on the target are translated within seconds of each commit on the source, without waiting for a pass."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def flow_with_rare_passes(
     connector: dict[str, str] | None = None,
     sync_s: int = 3600,
 ) -> Replicator:
-    """Returns a process that is not yet started. No pass follows its first one, unless *sync_s* says so."""
+    """Returns a process that is not yet started. No pass follows its first one, unless *sync_s* sets an interval."""
     return flow.process(
         topic,
         connector=connector,
@@ -37,11 +37,11 @@ def flow_with_rare_passes(
     )
 
 
-def test_a_group_follows_each_commit_exactly_while_records_are_copied(
+def test_a_group_is_translated_exactly_after_each_commit_while_records_are_copied(
     flow: Flow,  # noqa: F811
     unique_topic: Names,
 ):
-    """Commits of records that are copied at that time become exact once the copy has reached them."""
+    """Commits ahead of the copy become exact once the copy has reached them."""
     topic, group = flow.source.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
     remote = flow.remote(topic)
     load(flow.source, topic, 100)
@@ -62,7 +62,7 @@ def test_a_group_follows_each_commit_exactly_while_records_are_copied(
 
 
 def test_a_new_group_is_found_by_its_commits(flow: Flow, unique_topic: Names):  # noqa: F811
-    """Groups are listed again when one commits that the last listing did not have."""
+    """Groups are listed again when a group commits that the last listing did not have."""
     topic, own = flow.source.create_topic(unique_topic()), uuid.uuid4().hex[:8]
     remote = flow.remote(topic)
     load(flow.source, topic, 100)
@@ -73,8 +73,8 @@ def test_a_new_group_is_found_by_its_commits(flow: Flow, unique_topic: Names):  
         flow.wait_for_group(f"b-{own}", {(remote, 0): 20})
 
 
-def test_offsets_of_a_transaction_count_only_if_it_commits(flow: Flow, unique_topic: Names):  # noqa: F811
-    """A consumer that starts in the group on the source also sees only committed offsets."""
+def test_offsets_of_a_transaction_apply_only_if_it_commits(flow: Flow, unique_topic: Names):  # noqa: F811
+    """A consumer that starts in the group on the source also receives only committed offsets."""
     topic, group = flow.source.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
     remote = flow.remote(topic)
     load(flow.source, topic, 100)
@@ -111,7 +111,7 @@ def secured() -> Iterator[KafkaCluster]:
 def test_groups_are_polled_without_permission_to_read_the_commit_log(
     secured: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ):
-    """Groups that moved recently are read every few seconds. The metrics and the log name the method and the reason."""
+    """Groups that moved recently are read every few seconds. The metrics and the log have the method and the reason."""
     own = uuid.uuid4().hex[:8]
     flow = Flow(source=secured, target=west, folder=tmp_path, alias=f"e{own}", target_alias=f"w{own}")  # noqa: F811
     topic, group = secured.create_topic(unique_topic()), f"g-{own}"
@@ -126,7 +126,7 @@ def test_groups_are_polled_without_permission_to_read_the_commit_log(
     lines["offset-syncs.topic.location"] = "target"
     with flow_with_rare_passes(flow, topic, group, connector=lines, sync_s=10) as process:
         flow.wait_for_group(group, {(remote, 0): 10})
-        put_group(secured, group, {(topic, 0): 20})  # a pass notices that it moves
+        put_group(secured, group, {(topic, 0): 20})  # a pass detects that it moves
         flow.wait_for_group(group, {(remote, 0): 20})
         put_group(secured, group, {(topic, 0): 30})
         flow.wait_for_group(group, {(remote, 0): 30})
@@ -135,4 +135,4 @@ def test_groups_are_polled_without_permission_to_read_the_commit_log(
 
     assert group_offsets(west, group) == {(remote, 0): 30}
     assert 'followed_by="polls"' in metrics
-    assert "__consumer_offsets" not in status  # nothing is wrong without that right
+    assert "__consumer_offsets" not in status  # without that permission, nothing is wrong

@@ -1,4 +1,4 @@
-"""The harness for brokers works: every other integration test relies on it."""
+"""The harness for brokers works. Every other integration test relies on it."""
 
 import select
 import shutil
@@ -44,13 +44,13 @@ def secure() -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[KafkaCluster]:
-    """A broker that a test may stop and start again."""
+    """A broker that a test may stop and start."""
     with KafkaCluster(name="fragile") as cluster:
         yield cluster
 
 
 def test_load_and_dump_agree(east: KafkaCluster, unique_topic: Callable[[], str]):
-    """Keys, nulls, headers in order and timestamps are read as they were written."""
+    """Keys, nulls, ordered headers and timestamps are read as they were written."""
     topic = east.create_topic(unique_topic(), partitions=2, config=tools.FOREVER)
 
     tools.load(east, topic, 6, size_bytes=20, codec="lz4", keys=True, headers=3, null_every=3, timestamp_ms=0)
@@ -66,7 +66,7 @@ def test_load_and_dump_agree(east: KafkaCluster, unique_topic: Callable[[], str]
 def test_topics_have_equal_digests_only_if_their_records_are_equal(
     east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Equal records have one digest in any batches; a different order has a different digest."""
+    """Equal records have one digest in any batches. A different order has a different digest."""
     topics = [east.create_topic(unique_topic(), config=tools.FOREVER) for _ in range(3)]
 
     for topic, seed, single in zip(topics, (1, 1, 2), (False, True, False), strict=True):
@@ -81,7 +81,7 @@ def test_topics_have_equal_digests_only_if_their_records_are_equal(
 def test_only_read_uncommitted_consumers_see_aborted_records(
     east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Every second of four transactions is aborted: half of the records are committed."""
+    """Every second of four transactions is aborted, so that half of the records are committed."""
     topic = east.create_topic(unique_topic())
 
     loaded = tools.load(east, topic, 40, transactional_id=topic, transaction_records=10, abort_every=2)
@@ -93,7 +93,7 @@ def test_only_read_uncommitted_consumers_see_aborted_records(
 
 @pytest.mark.faults
 def test_a_killed_broker_restarts_with_its_data(fragile: KafkaCluster):
-    """After kill -9 and after a clean stop the ports and the records are the same."""
+    """After kill -9 and after a graceful stop, the ports and the records are the same."""
     topic, address = fragile.create_topic("kept"), fragile.bootstrap
     tools.load(fragile, topic, 100)
     before = tools.digest(fragile, topic)
@@ -112,7 +112,7 @@ def test_a_killed_broker_restarts_with_its_data(fragile: KafkaCluster):
 @pytest.mark.faults
 @pytest.mark.parametrize("end", ["kill", "stop"])
 def test_requests_to_leaders_work_as_soon_as_their_broker_has_started(fragile: KafkaCluster, end: str):
-    """An admin call that needs leaders waits for them after a broker's start."""
+    """After a broker's start, an admin call that needs leaders waits for them."""
     topic = fragile.create_topic(f"led-{end}", partitions=2)
     tools.load(fragile, topic, 100, partition=0)
 
@@ -128,7 +128,7 @@ def test_requests_to_leaders_work_as_soon_as_their_broker_has_started(fragile: K
 
 @pytest.mark.faults
 def test_a_new_leader_is_elected_when_the_leader_is_killed_or_frozen():
-    """In a cluster of three a different replica leads, and all are in the metadata after the first is back."""
+    """In a cluster of three brokers, a different replica leads. All are in the metadata after the first one is back."""
     with KafkaCluster(name="three", brokers=3) as cluster:
         cluster.create_topic("led", replication_factor=3)
         first = cluster.leader("led", 0)
@@ -148,7 +148,7 @@ def test_a_new_leader_is_elected_when_the_leader_is_killed_or_frozen():
 @pytest.mark.java
 @pytest.mark.parametrize("version", OTHER_VERSIONS)
 def test_each_supported_kafka_release_runs(version):
-    """Every release is started with the same call, has transactions and an authorizer, and keeps its data over a kill."""
+    """Every release is started with the same call, has transactions and an authorizer, and keeps its data after a kill."""
     with KafkaCluster(name="other", version=version, authorizer=True) as cluster:
         cluster.create_topic("t")
         cluster.allow("READ", "TOPIC", "t")
@@ -187,7 +187,7 @@ def test_the_proxy_delays_cuts_and_restores_connections():
 
 @pytest.mark.faults
 def test_the_proxy_delivers_bytes_in_flight_late_after_connections_broke(tmp_path: Path):
-    """The client gets no response; its next connection overtakes the broken one, whose bytes the broker gets later."""
+    """The client gets no response. Its next connection overtakes the broken one, whose bytes reach the broker later."""
     with socket.create_server((LOOPBACK, 0)) as server:
         proxy = Proxy.start({1: server.getsockname()[1]}, log=tmp_path / "proxy.log")
         address = (LOOPBACK, proxy.routes[1].port)
@@ -219,7 +219,7 @@ def test_the_proxy_delivers_bytes_in_flight_late_after_connections_broke(tmp_pat
     ],
 )
 def test_each_listener_authenticates_its_user(secure: KafkaCluster, listener: str, mechanism: str):
-    """Each kind of login may access what its ACL allows and nothing else."""
+    """Each kind of login may access what its ACL allows, and nothing else."""
     producer = Producer(secure.client(listener, mechanism=mechanism))
     errors: list[KafkaError | None] = []
 
@@ -244,7 +244,7 @@ def test_a_wrong_password_is_refused(secure: KafkaCluster):
 
 @pytest.mark.parametrize("kind", ["PKCS12", "JKS", "PEM"])
 def test_java_reads_each_store_type(secure: KafkaCluster, kind: str):
-    """Java connects by mutual TLS with each of the created stores."""
+    """Java connects with mutual TLS and each of the created stores."""
     certificates = secure.certificates
     assert certificates is not None
     client = secure.java_client("MTLS")
@@ -275,7 +275,7 @@ def test_mm2_replicates_a_topic(east: KafkaCluster, west: KafkaCluster, unique_t
 
 
 def test_a_broker_ends_with_its_parent():
-    """After a kill -9 of the tests no broker stays on the machine."""
+    """After a kill -9 of the tests, no broker remains on the machine."""
     script = (
         "from tests.harness.kafka.cluster import KafkaCluster\n"
         "import sys, time\n"
@@ -300,7 +300,7 @@ def test_a_broker_ends_with_its_parent():
 
 
 def _other_leader(cluster: KafkaCluster, old: int) -> int:
-    """Returns the leader if it has changed; 0 until then."""
+    """Returns the leader if it has changed, and 0 until then."""
     try:
         leader = cluster.leader("led", 0)
     except KafkaException:

@@ -1,6 +1,7 @@
-"""Heartbeats: Java's clients find upstream clusters with them, Java's MirrorMaker copies them, and failures are reported.
+"""Java's clients find upstream clusters by heartbeats, Java's MirrorMaker copies heartbeats, and failures are reported.
 
-The topic is `heartbeats` on every cluster, so these tests have three clusters of their own and delete it afterwards.
+The topic is `heartbeats` on every cluster. Therefore these tests have three clusters of their own and delete the topic
+afterwards.
 """
 
 import itertools
@@ -55,7 +56,7 @@ def _tidy(request: pytest.FixtureRequest) -> Iterator[None]:
 def heartbeat_process(
     source: KafkaCluster, target: KafkaCluster, folder: Path, properties: Mapping[str, str] | None = None
 ) -> Replicator:
-    """Returns a process with only a MirrorHeartbeatConnector; heartbeats go from *source* to *target*."""
+    """Returns a process with only a MirrorHeartbeatConnector. Heartbeats go from *source* to *target*."""
     lines = {
         "name": NAME,
         "connector.class": NAME,
@@ -85,7 +86,7 @@ def status(replicator: Replicator, name: str = NAME) -> dict[str, Any]:
 
 
 def wait_for_state(replicator: Replicator, state: str) -> dict[str, Any]:
-    """Waits until connector and task are in *state*; returns the status then."""
+    """Waits until connector and task are in *state*, and returns the status."""
 
     current: dict[str, Any] = {}
 
@@ -110,7 +111,7 @@ def ages(replicator: Replicator) -> dict[tuple[str, str, str], float]:
 def test_a_process_may_run_only_a_heartbeat_connector(
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Connect's REST, readiness, progress and metrics report that it runs and copies nothing."""
+    """Connect's REST API, readiness, progress and metrics report that it runs and copies nothing."""
     with heartbeat_process(first, second, tmp_path) as process:
         wait_for_heartbeats(second, 2)
         rest_status = wait_for_state(process, "RUNNING")
@@ -191,7 +192,7 @@ def _mean_interval_s(emitted: list[JavaHeartbeat]) -> float:
 def test_java_finds_upstream_clusters_over_one_and_two_hops(
     first: KafkaCluster, second: KafkaCluster, third: KafkaCluster, tmp_path: Path
 ) -> None:
-    """An mm2.properties of a chain: the reverse flows only emit heartbeats, and the copies identify their sources."""
+    """An mm2.properties has a chain. The reverse flows only emit heartbeats, and the copies identify their sources."""
     chain = {
         "clusters": "A, B, C",
         "A.bootstrap.servers": first.bootstrap,
@@ -233,7 +234,7 @@ def test_java_finds_upstream_clusters_over_one_and_two_hops(
 
 
 def upstream(cluster: KafkaCluster) -> tuple[tuple[str, ...], Mapping[str, int]]:
-    """Returns what Java's client finds from *cluster*: all upstream clusters, and the hops to each."""
+    """Returns what Java's client finds from *cluster*, which are all upstream clusters and the number of hops to each."""
     mirrored = clusters(cluster, ("A", "B", "C", "D"))
     return mirrored.upstream_clusters, mirrored.hops
 
@@ -241,7 +242,7 @@ def upstream(cluster: KafkaCluster) -> tuple[tuple[str, ...], Mapping[str, int]]
 def test_java_mirrormaker_copies_mirrorflows_heartbeats_and_writes_equal_ones(
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Its copy of MirrorFlow's heartbeats is identical. Its own heartbeats differ from them only in their timestamps."""
+    """Its copy of MirrorFlow's heartbeats is identical. Its own heartbeats differ only in their timestamps."""
     with (
         heartbeat_process(second, first, tmp_path / "back") as back,
         MirrorMaker(source=first, target=second, topics="nothing") as java,
@@ -267,7 +268,7 @@ def test_java_mirrormaker_copies_mirrorflows_heartbeats_and_writes_equal_ones(
 def test_heartbeats_on_the_source_replace_a_connector_of_the_reverse_flow(
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:
-    """With `mirrorflow.heartbeats.emit.to`, the source gets the heartbeats that B->A would emit."""
+    """With `mirrorflow.heartbeats.emit.to`, the source receives the heartbeats that B->A would emit."""
     with heartbeat_process(
         first, second, tmp_path, {"mirrorflow.heartbeats.emit.to": "target,source"}
     ) as both:
@@ -285,7 +286,10 @@ def test_heartbeats_on_the_source_replace_a_connector_of_the_reverse_flow(
 
 @pytest.mark.faults
 def test_a_lost_broker_fails_the_connector_until_it_returns(first: KafkaCluster, tmp_path: Path) -> None:
-    """The same process is FAILED, then RUNNING; missed heartbeats are not emitted later, and the age grows meanwhile."""
+    """The same process is first FAILED and then RUNNING.
+
+    Missed heartbeats are not emitted later, and meanwhile the age grows.
+    """
     with KafkaCluster(name="lost") as target, heartbeat_process(first, target, tmp_path) as mirrorflow:
         wait_for_heartbeats(target, 2)
         target.broker(1).kill()
@@ -307,7 +311,7 @@ def test_a_lost_broker_fails_the_connector_until_it_returns(first: KafkaCluster,
 def test_a_heartbeats_topic_that_cannot_be_created_is_reported_and_used_once_it_exists(
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:
-    """MM2's default of 3 replicas fails on one broker: REST names the setting; once the topic exists, it is used."""
+    """MM2's default of 3 replicas fails on one broker. REST names the setting. Once the topic exists, it is used."""
     with heartbeat_process(
         first, second, tmp_path, {"heartbeats.topic.replication.factor": "3"}
     ) as mirrorflow:
@@ -327,7 +331,7 @@ def test_a_heartbeats_topic_that_cannot_be_created_is_reported_and_used_once_it_
 
 
 def test_a_source_that_refuses_heartbeats_causes_a_warning(second: KafkaCluster, tmp_path: Path) -> None:
-    """The source grants only reading: the target gets its heartbeats, and REST reports the missing permission."""
+    """The source grants only reading. The target receives its heartbeats, and REST reports the missing permission."""
     with KafkaCluster(name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True) as secured:
         secured.allow("DESCRIBE", "TOPIC", TOPIC)
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -353,7 +357,7 @@ def test_a_source_that_refuses_heartbeats_causes_a_warning(second: KafkaCluster,
 
 
 def source_process(source: KafkaCluster, target: KafkaCluster, folder: Path) -> Replicator:
-    """Returns a MirrorSourceConnector that discovers topics every ten minutes, as by default."""
+    """Returns a MirrorSourceConnector that discovers topics every ten minutes, which is the default."""
     rarely = {"refresh.topics.interval.seconds": "600"}
     return Replicator.standalone(source, target, topics="orders", folder=folder, connector=rarely)
 

@@ -1,4 +1,4 @@
-"""The flow's own topics are created beforehand with a broker's defaults, or emptied: the flow restarts anyway."""
+"""The flow's own topics were created with a broker's defaults, or are emptied. The flow still restarts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ MIRROR = User(name="mirror", password="secret")
 
 @pytest.fixture(scope="module")
 def locked() -> Iterator[KafkaCluster]:
-    """A target on which the flow may write and create topics but not change their settings."""
+    """A target on which the flow may write and create topics, but may not change their settings."""
     with KafkaCluster(
         name="locked", authorizer=True, listeners=("SASL_PLAINTEXT",), users=(MIRROR,)
     ) as cluster:
@@ -125,7 +125,7 @@ def test_offset_syncs_on_the_source_that_would_be_lost_are_given_compaction(
         assert warnings_of(replicator, name) == []
 
 
-def test_a_data_topic_named_as_offsets_topic_is_not_compacted(
+def test_a_data_topic_with_the_name_of_the_offsets_topic_is_not_compacted(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
     """The connector fails with a message that names the topic."""
@@ -157,7 +157,7 @@ def test_a_claims_topic_whose_settings_may_not_be_corrected_stops_the_connector(
 def test_a_claims_topic_whose_settings_may_not_be_read_is_a_warning(
     east: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Without its settings it is unknown whether claims are kept."""
+    """Without the settings it is unknown whether claims are kept."""
     with KafkaCluster(
         name="silent", authorizer=True, listeners=("SASL_PLAINTEXT",), users=(MIRROR,)
     ) as silent:

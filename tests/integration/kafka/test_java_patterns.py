@@ -1,4 +1,7 @@
-"""Compares matches of MirrorFlow's Java regular expressions with those of `java.util.regex`; one JVM evaluates all of them."""
+"""Compares matches of MirrorFlow's Java regular expressions with those of `java.util.regex`.
+
+One JVM evaluates all of them.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Requests whose connection breaks and that arrive late, because a proxy holds them."""
+"""A proxy holds requests, so that their connection breaks and they arrive late."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.faults
 
 END_TXN = 26
 RECORDS, PER_S = 15_000, 500
-DELAY_MS = 10  # each way: a commit takes longer, so a transaction is open for most of a second
+DELAY_MS = 10  # in each direction; commits take longer, so a transaction is open for most of a second
 HELD_COMMITS = 5
 
 
@@ -66,7 +66,10 @@ def test_a_late_commit_does_not_end_a_later_transaction(flow: Flow, unique_topic
 
 
 def test_a_lost_commit_of_the_lock_does_not_end_the_ownership(flow: Flow, unique_topic: Callable[[], str]):
-    """The lock is checked again and still held; processes of a group also end each other's transactions of it."""
+    """The lock is checked again and is still held.
+
+    Processes of a group also end each other's transactions of the lock.
+    """
     topic, proxy = flow.source.create_topic(unique_topic()), flow.target.proxy(1)
     load(flow.source, topic, PER_S)
     with flow.replicator(topic) as replicator:

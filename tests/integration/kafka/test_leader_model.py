@@ -1,8 +1,9 @@
-"""The model of a partition leader (`tests.model`) responds as real brokers do; the model's verdicts rely on that.
+"""The model of a partition leader (`tests.model`) responds as real brokers do. The verdicts of the model tests rely on
+that.
 
-Producers with and without transactions send random requests: next, repeated, older, later and wrapped sequences, earlier
-and later epochs, and batches that are too large, damaged, old or stamped by the broker. After each request the error codes,
-offsets, timestamps, remembered producers and log ends of broker and model are compared.
+Producers with and without transactions send random requests. These are next, repeated, older, later and wrapped
+sequence numbers, earlier and later epochs, and batches that are too large, damaged, old or stamped by the broker. After
+each request the error codes, offsets, timestamps, known producers and log ends of broker and model are compared.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
 
 @dataclass(slots=True)
 class Producer:
-    """A producer, which writes in transactions if it has a *transactional_id*."""
+    """A producer. It writes in transactions if it has a *transactional_id*."""
 
     producer_id: int
     epoch: int
@@ -99,7 +100,7 @@ class Fuzz:
             self.same(f"EndTxn {identity}", *pair)
             producer.members.clear()
             if self.pair.is_stuck(transactional_id):
-                self.producers.remove(producer)  # its transactional id stays stuck
+                self.producers.remove(producer)  # the producer's transactional id stays stuck
                 return
         else:
             real, model = await self.pair.init_producer_id(transactional_id)
@@ -124,7 +125,7 @@ class Fuzz:
         await self.compare(topic)
 
     def batch(self, producer: Producer, topic: str) -> tuple[bytes, str | None, str]:
-        """Returns a batch that is valid or wrong in one of several ways."""
+        """Returns a batch that is valid, or wrong in one of several ways."""
         chance, partition = self.chance, self.at(topic)
         entry = self.pair.model.leaders[partition].producers.producers.get(producer.producer_id)
         last = entry.last_sequence if entry is not None else chance.choice((-1, 41, SEQUENCES - 3))
@@ -207,7 +208,7 @@ def test_the_model_responds_as_a_real_broker_does(broker: KafkaCluster, seed: in
 
 
 def test_a_killed_broker_recovers_the_state_that_the_model_recovers(broker: KafkaCluster) -> None:
-    """After kill -9 the leader has only the state of its log; verifications in progress are lost."""
+    """After kill -9, the leader has only the state of its log. Verifications in progress are lost."""
 
     async def kill_and_continue(fuzz: Fuzz) -> None:
         broker.broker(1).kill()

@@ -1,4 +1,4 @@
-"""Starts everything with unique marked secrets and searches for them: topics, logs, HTTP, processes, commands."""
+"""Starts everything with unique marked secrets, and searches for them in topics, logs, HTTP, processes and commands."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.more
 WAIT_S = 90.0
 MONITOR_INTERVAL_S = 30.0
 TOPIC = "orders"
-MARK = f"marked-{uuid.uuid4().hex[:12]}"  # searched for; each secret is this mark and a word
+MARK = f"marked-{uuid.uuid4().hex[:12]}"  # the searched text; each secret consists of this mark and a word
 PASSWORD, OTHER, STORE, WRONG, LISTENER, CLIENT = (
     f"{MARK}-{word}" for word in ("password", "other", "store", "wrong", "https", "client")
 )
@@ -118,7 +118,7 @@ class MarkedClusters:
         }
 
     def mm2(self, password: str) -> dict[str, str]:
-        """Returns an mm2.properties with its secrets in plain text, as many users have it."""
+        """Returns an mm2.properties with its secrets in plain text, which many users have."""
         return {
             "clusters": "hidden, buried",
             **{f"hidden.{key}": value for key, value in self.of_source(password).items()},
@@ -168,7 +168,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MarkedCluster
 
 
 def all_records(cluster: KafkaCluster) -> Iterator[tuple[str, bytes]]:
-    """Yields the bytes of each record of each topic, internal ones included."""
+    """Yields the bytes of each record of each topic, including internal topics."""
     partitions = [(topic, number) for topic, count in cluster.topics().items() for number in range(count)]
     consumer = Consumer(
         {"bootstrap.servers": cluster.internal_bootstrap, "group.id": "looks", "enable.partition.eof": True}
@@ -189,7 +189,7 @@ def all_records(cluster: KafkaCluster) -> Iterator[tuple[str, bytes]]:
 
 
 def assert_nowhere(texts: Mapping[str, str]) -> None:
-    """Asserts that no text has the mark; an empty text fails, because it shows nothing."""
+    """Asserts that no text has the mark. An empty text fails, because it proves nothing."""
     assert all(texts.values()), [name for name, text in texts.items() if not text]
     assert [] == [
         f"{name}: {text[max(0, text.index(MARK) - 200) :][:300]}"
@@ -239,7 +239,7 @@ def http_responses(url: str, configs: Mapping[str, Mapping[str, str]]) -> dict[s
 
 
 def processes(pid: int) -> dict[str, str]:
-    """Returns arguments and environment of *pid* and its descendants; every user of the host sees the arguments."""
+    """Returns arguments and environment of *pid* and its descendants. Every user of the host can see the arguments."""
     texts = {}
     for member in family(pid):
         for name in ("cmdline", "environ"):
@@ -248,7 +248,7 @@ def processes(pid: int) -> dict[str, str]:
 
 
 def wrong_configs(clusters: MarkedClusters) -> dict[str, dict[str, str]]:
-    """Returns configurations for validation: a valid one, and ones with errors near the secrets."""
+    """Returns configurations for validation: a valid one, and some with errors near the secrets."""
     valid = {
         "name": "MirrorSourceConnector",
         "connector.class": "MirrorSourceConnector",
@@ -296,7 +296,10 @@ def wait_for_all(clusters: MarkedClusters, url: str) -> None:
 
 
 def test_no_secret_is_shown_by_run_and_other_commands(clusters: MarkedClusters, tmp_path: Path) -> None:
-    """A MirrorFlow whose secrets are files: the process, its files, and the output of each command."""
+    """A MirrorFlow has its secrets in files.
+
+    The test searches the process, its files, and the output of each command.
+    """
     flow = tmp_path / "flow.yaml"
     flow.write_text(
         FLOW.format(
@@ -329,7 +332,7 @@ def listening(log: Path) -> str:
 def test_no_secret_is_shown_for_mm2_properties_in_plain_text(
     clusters: MarkedClusters, tmp_path: Path
 ) -> None:
-    """Only the config topics have them, as with Java; the log warns about their keys, and conversion omits them."""
+    """As in Java, only the config topics have them. The log warns about their keys, and conversion omits them."""
     lines = clusters.mm2(PASSWORD)
     with Replicator.mm2(lines, folder=tmp_path) as replicator:
         wait_for_all(clusters, replicator.url)
@@ -349,7 +352,7 @@ def test_no_secret_is_shown_for_mm2_properties_in_plain_text(
 
 
 def test_no_secret_is_shown_by_a_distributed_worker(clusters: MarkedClusters, tmp_path: Path) -> None:
-    """Its topics keep references; responses to writing calls, refused ones included, show no secret."""
+    """Its topics keep references. Responses to writing calls, including refused ones, show no secret."""
     file = clusters.folder / "secrets.properties"
     worker = {
         **clusters.of_target(STORE),
@@ -400,7 +403,7 @@ def test_no_secret_is_shown_by_a_distributed_worker(clusters: MarkedClusters, tm
 def test_no_secret_is_shown_by_processes_that_share_references(
     clusters: MarkedClusters, tmp_path: Path
 ) -> None:
-    """Each process resolves them by itself; the shared topics, task configs included, keep the references."""
+    """Each process resolves them by itself. The shared topics, including task configs, keep the references."""
     jaas = f'{SCRAM} username="${{env:WHO}}" password="${{env:WORD}}";'
     lines = {
         **clusters.mm2("${env:WORD}"),
@@ -448,7 +451,7 @@ def test_no_secret_is_shown_by_processes_that_share_references(
 
 
 def test_no_secret_is_shown_after_a_refused_login(clusters: MarkedClusters, tmp_path: Path) -> None:
-    """The broker's message is reported, the password is not."""
+    """The broker's message is reported, but not the password."""
     with Replicator.mm2(clusters.mm2(WRONG), folder=tmp_path) as replicator:
         wait_until(
             "the refusal is reported", lambda: "SCRAM-SHA-512 authentication failed" in replicator.log_text()
@@ -460,7 +463,7 @@ def test_no_secret_is_shown_after_a_refused_login(clusters: MarkedClusters, tmp_
 
 
 def test_no_secret_is_shown_for_invalid_files(clusters: MarkedClusters, tmp_path: Path) -> None:
-    """Whether the process ends or continues without that cluster: no message has the value."""
+    """The process ends or continues without that cluster. In both cases no message has the value."""
     worker = {**clusters.of_target(STORE), "mirrorflow.http.listeners": "http://127.0.0.1:0", **QUICK}
     texts = {}
     for case, config in wrong_configs(clusters).items():
@@ -481,5 +484,5 @@ def has_reacted(replicator: Replicator) -> bool:
         return True
     try:
         return http(replicator.url, "/readyz").startswith("200")
-    except HarnessError:  # the process has ended meanwhile
+    except HarnessError:  # the process has already ended
         return not replicator.running

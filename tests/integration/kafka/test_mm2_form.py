@@ -1,4 +1,4 @@
-"""Runs mm2.properties files as users have them: Kafka's own example, both directions, secrets by reference.
+"""Runs mm2.properties files of users: Kafka's own example, both directions, and secrets by reference.
 
 These flows copy every topic (`.*`), so they have two clusters of their own.
 """
@@ -18,7 +18,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied, produce
 
-# config/connect-mirror-maker.properties of Kafka 4.x, except for the addresses and the topic refresh interval.
+# config/connect-mirror-maker.properties of Kafka 4.x, except for the addresses and the topic refresh interval
 EXAMPLE = """
 # Licensed to A under one or more contributor agreements
 # see org.apache.kafka.clients.consumer.ConsumerConfig for more details
@@ -66,7 +66,7 @@ config.storage.replication.factor=1
 """
 FAST_FLOW = "mirrorflow.http.listeners = http://127.0.0.1:0\nrefresh.topics.interval.seconds = 1\n"
 NO_HEARTBEATS = "emit.heartbeats.enabled = false\n"
-CONNECTOR_KINDS = ("Source", "Heartbeat", "Checkpoint")  # in the order in which MM2 configures them
+CONNECTOR_KINDS = ("Source", "Heartbeat", "Checkpoint")  # the order in which MM2 configures them
 SASL = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="{user}" password="{password}";'
 SECRET = "s3cret of the harness"
 
@@ -100,7 +100,7 @@ def run(text: str, folder: Path, *arguments: str, **environment: str) -> Replica
 
 
 def write(cluster: KafkaCluster, topic: str, count: int) -> None:
-    """Writes *count* records with current timestamps: retention would delete old ones."""
+    """Writes *count* records with current timestamps, because retention would delete old ones."""
     now_ms = time.time_ns() // 1_000_000
     produce(cluster, topic, [(0, now_ms + n, b"%d" % n, topic.encode(), []) for n in range(count)])
 
@@ -131,12 +131,12 @@ def test_kafkas_own_example_runs_unchanged(north: KafkaCluster, south: KafkaClus
     with run(EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + FAST_FLOW, tmp_path) as both:
         both.wait_for_copy(south, "A.orders", 5)
         both.wait_for_copy(north, "B.bills", 7)
-        # A refresh that sees the topics created here also sees the copies and MirrorFlow's internal topics.
+        # A refresh that lists the topics created here also lists the copies and MirrorFlow's internal topics.
         write(north, north.create_topic("late"), 3)
         write(south, south.create_topic("later"), 3)
         both.wait_for_copy(south, "A.late", 3)
         both.wait_for_copy(north, "B.later", 3)
-        # Heartbeats are copied in both directions, and their copies are not copied back.
+        # Heartbeats are copied in both directions, but their copies are not copied back.
         both.wait_for_copy(south, "A.heartbeats", 2)
         both.wait_for_copy(north, "B.heartbeats", 2)
         wait_until(
@@ -146,7 +146,7 @@ def test_kafkas_own_example_runs_unchanged(north: KafkaCluster, south: KafkaClus
         connectors = both.rest("/connectors")[1]
         assert 0 == both.stop()
 
-    # Where ACLs are applied, an ACL pass may have begun.
+    # If ACLs are synced, an ACL pass may have begun.
     assert on_north == own_topics(north) - {"mm2-identity.B.internal"}
     assert on_south == own_topics(south) - {"mm2-identity.A.internal"}
     names = [f"{flow}.Mirror{kind}Connector" for flow in ("A->B", "B->A") for kind in sorted(CONNECTOR_KINDS)]
@@ -158,7 +158,7 @@ def test_kafkas_own_example_runs_unchanged(north: KafkaCluster, south: KafkaClus
 def test_the_identity_policy_accepts_an_empty_separator(
     north: KafkaCluster, south: KafkaCluster, tmp_path: Path
 ):
-    """Many files have both, because an empty separator was the old way to keep names."""
+    """Many files set both, because an empty separator was the old way to keep names."""
     write(north, north.create_topic("orders"), 5)
     text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap).replace("B->A.enabled = true", "")
     policy = "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy\n"
@@ -175,7 +175,7 @@ def test_the_identity_policy_accepts_an_empty_separator(
 def test_a_mistyped_topic_is_logged_and_reported_with_a_suggestion(
     north: KafkaCluster, south: KafkaCluster, tmp_path: Path
 ):
-    """Heartbeats of the source are copied anyway; the process stays because the topic may be created later."""
+    """Heartbeats of the source are still copied. The process keeps running, because the topic may be created later."""
     write(north, north.create_topic("orders"), 5)
     north.create_topic("heartbeats")
     text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap).replace("B->A.enabled = true", "")
@@ -202,7 +202,10 @@ def test_a_mistyped_topic_is_logged_and_reported_with_a_suggestion(
 def test_names_progress_and_metrics_of_two_flows_in_one_process_differ(
     north: KafkaCluster, south: KafkaCluster, tmp_path: Path
 ):
-    """Every flow has a MirrorSourceConnector: connector names, progress and metrics carry the flow's name."""
+    """Every flow has a MirrorSourceConnector.
+
+    The names of connectors, the progress and the metrics contain the flow's name.
+    """
     write(north, north.create_topic("same"), 11)
     write(south, south.create_topic("same"), 4)
     text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + FAST_FLOW + NO_HEARTBEATS
@@ -258,7 +261,7 @@ def test_the_quick_start_of_mm2s_readme_runs_despite_its_errors(
 ):
     """It has a comment after a value, an unknown `emit.heartbeats`, and no replication factor for a single broker.
 
-    MM2's default factor is 2, so the topic cannot be created; the log and REST report that in one sentence.
+    MM2's default factor is 2, so the topic cannot be created. The log and REST report that in one sentence.
     """
     write(north, north.create_topic("orders"), 5)
     text = f"""
@@ -294,7 +297,10 @@ A->B.enabled = true      # disabled by default
 def test_secrets_are_resolved_from_references_and_shown_nowhere(
     north: KafkaCluster, south: KafkaCluster, tmp_path: Path
 ):
-    """`${file:...}` and `${env:...}` are resolved where the process runs; REST, metrics and log do not show the values."""
+    """`${file:...}` and `${env:...}` are resolved where the process runs.
+
+    REST, metrics and the log do not show the values.
+    """
     write(north, north.create_topic("orders"), 5)
     secrets = tmp_path / "secrets.properties"
     secrets.write_text(f"password={SECRET}\n")
@@ -327,7 +333,10 @@ rest.modify.enable = false
 def test_the_unchanged_file_of_a_java_mm2_continues_at_its_positions(
     north: KafkaCluster, south: KafkaCluster, tmp_path: Path
 ):
-    """The positions are where the file configures them, so nothing is copied twice; the topics of Java's MM2 are not changed."""
+    """The positions are where the file configures them, so nothing is copied twice.
+
+    The topics of Java's MM2 are not changed.
+    """
     write(north, north.create_topic("orders"), 300)
     with MirrorMaker(source=north, target=south, topics="orders") as java:
         java.wait_until_replicated("orders", 300)

@@ -1,7 +1,7 @@
 """A distributed worker with several nodes on real brokers.
 
-They share the tasks of a connector, each accepts commands, and the work of a node that dies or stops continues on the
-others, each record once.
+They share the tasks of a connector, and each node accepts commands. When a node dies or stops, its work continues on
+the others, each record once.
 """
 
 import json
@@ -31,7 +31,7 @@ from tests.integration.kafka.nodes import CopyPauseMeter, Torrent, address, node
 
 pytestmark = pytest.mark.faults
 
-# For a machine that runs a whole suite; an idle one needs 0.1 s, and 8 s after kill -9.
+# for a machine that runs a whole suite; an idle one needs 0.1 s, and 8 s after kill -9
 UNDISTURBED_S = 4.0
 MOVED_S = 40.0
 BACKLOG, BACKLOG_PER_S = 40_000, 4_000  # ten seconds
@@ -43,7 +43,10 @@ def site(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Site:
 
 
 def test_three_nodes_share_tasks_and_lose_none(site: Site, unique_topic: Callable[[], str]) -> None:
-    """A killed node is replaced within seconds; later topics are copied as well; commands may go to any node."""
+    """A killed node is replaced within seconds, and later topics are copied as well.
+
+    Commands may be sent to any node.
+    """
     topic, later = unique_topic(), unique_topic()
     site.source.create_topic(topic, partitions=6)
     load(site.source, topic, 600)
@@ -82,7 +85,7 @@ def test_a_node_killed_during_a_backlog_repeats_nothing(
     unique_topic: Callable[[], str],
     is_claimant: bool,  # noqa: FBT001
 ) -> None:
-    """The nodes own the flow together. The node with the connector claims it, and both nodes write."""
+    """The nodes own the flow together. The node with the connector claims the flow, and both nodes write."""
     flow = Flow(
         source=site.source, target=site.target, alias=site.alias, folder=site.folder, connector={}, worker={}
     )
@@ -114,7 +117,7 @@ def test_a_node_killed_during_a_backlog_repeats_nothing(
     flow.assert_exact(f"{stem}-young")
 
 
-def test_only_partitions_that_move_pause(
+def test_only_partitions_that_move_are_paused(
     site: Site, unique_topic: Callable[[], str], record_property: Callable[[str, object], None]
 ) -> None:
     """Measures the longest pause of each partition when a node joins, stops and is killed."""
@@ -159,7 +162,7 @@ def test_only_partitions_that_move_pause(
 def test_tasks_are_reassigned_when_the_leader_dies_while_topics_appear(
     site: Site, unique_topic: Callable[[], str]
 ) -> None:
-    """The next leader assigns topics that are found while there is no leader."""
+    """The next leader assigns topics that are discovered while there is no leader."""
     topics = [unique_topic() for _ in range(3)]
     site.source.create_topic(topics[0], partitions=2)
     load(site.source, topics[0], 100)
@@ -179,7 +182,7 @@ def test_tasks_are_reassigned_when_the_leader_dies_while_topics_appear(
 
 
 def test_a_rolling_restart_applies_changed_files(site: Site, unique_topic: Callable[[], str]) -> None:
-    """Nodes restart one after the other with a file that has one more topic; a node with the old file reports it."""
+    """Nodes restart one after the other with a file that has one more topic. A node with the old file reports it."""
     topic, added = unique_topic(), unique_topic()
     for name in (topic, added):
         site.source.create_topic(name, partitions=2)
@@ -211,7 +214,7 @@ def test_a_rolling_restart_applies_changed_files(site: Site, unique_topic: Calla
 
 
 def test_nodes_follow_the_state_in_their_files(site: Site, unique_topic: Callable[[], str]) -> None:
-    """The kubelet updates the files one after the other: the connector pauses and resumes without a restart."""
+    """The kubelet updates the files one after the other. The connector pauses and resumes without a restart."""
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)
     load(site.source, topic, 100)
@@ -235,7 +238,7 @@ def test_nodes_follow_the_state_in_their_files(site: Site, unique_topic: Callabl
 
 
 def is_paused(group: Sequence[Replicator]) -> bool:
-    """Returns whether the connector is paused: its node reports PAUSED, and no node has a running task."""
+    """Returns whether the connector is paused. Then its node reports PAUSED, and no node has a running task."""
     summaries = [node.progress() for node in group]
     return any(summary["state"] == "PAUSED" for summary in summaries) and not any(
         summary["tasks"]["running"] for summary in summaries
@@ -243,7 +246,7 @@ def is_paused(group: Sequence[Replicator]) -> bool:
 
 
 def test_any_node_accepts_every_command(site: Site, unique_topic: Callable[[], str]) -> None:
-    """Restarts reach each node's tasks; positions are altered only after all nodes have stopped copying."""
+    """Restarts reach each node's tasks. Positions are altered only after all nodes have stopped copying."""
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)
     load(site.source, topic, 100)
@@ -261,7 +264,8 @@ def test_any_node_accepts_every_command(site: Site, unique_topic: Callable[[], s
             change(node, "POST", f"/connectors/{NAME}/tasks/7/restart", expect=404)
         assert before != {pid for node in both for pid in node.task_pids()}
         first, second = both
-        # The second time it is stopped before it has copied all records; what it has then is copied once more.
+        # The second time, it is stopped before it has copied all records. Those that it has copied are then copied once
+        # more.
         for node, other, waits_for_copies in (
             (first, second, True),
             (second, first, False),
@@ -278,7 +282,7 @@ def test_any_node_accepts_every_command(site: Site, unique_topic: Callable[[], s
 
 
 def test_only_requests_signed_by_the_group_are_accepted(site: Site, unique_topic: Callable[[], str]) -> None:
-    """Unsigned requests, and those with an earlier key or a changed body, are refused by each node."""
+    """Each node refuses unsigned requests, and those with an earlier key or a changed body."""
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)
     with nodes(site, 2, inter_worker_key_ttl_ms="4000", rest_modify_enable="true") as both:

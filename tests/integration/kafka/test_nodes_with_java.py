@@ -1,4 +1,7 @@
-"""A Java MM2 and a MirrorFlow process, started with the same mm2.properties, form one group: they share tasks, and either may lead."""
+"""A Java MM2 and a MirrorFlow process form one group if they have the same mm2.properties.
+
+They share tasks, and either may lead.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -25,7 +28,7 @@ SHARED = {
     "refresh.topics.interval.seconds": "1",
     "B.session.timeout.ms": "6000",
     "B.offset.flush.interval.ms": "1000",
-    "B.scheduled.rebalance.max.delay.ms": "0",  # Java's leader would wait for five minutes
+    "B.scheduled.rebalance.max.delay.ms": "0",  # by default, Java's leader would wait for five minutes
 }
 
 
@@ -47,7 +50,7 @@ def worker_ids(node: Replicator) -> list[str]:
 def reader(
     cluster: KafkaCluster, topic: str, *, isolation: str = "read_uncommitted"
 ) -> Iterator[Callable[[], list[Message]]]:
-    """Yields a function that returns all records read from *topic* so far; each is read once."""
+    """Yields a function that returns all records read from *topic* so far. Each record is read once."""
     settings = {"group.id": "reader", "enable.auto.commit": False, "isolation.level": isolation}
     consumer = Consumer({"bootstrap.servers": cluster.internal_bootstrap, **settings})
     consumer.assign([TopicPartition(topic, number, 0) for number in range(cluster.partition_count(topic))])
@@ -65,7 +68,7 @@ def reader(
 
 
 def stored(positions: list[Message]) -> int:
-    """Returns the number of records before the stored positions of MM2's topic, over all partitions."""
+    """Returns the number of records before the stored positions in MM2's topic, over all partitions."""
     latest = {
         message.key(): json.loads(value)["offset"] + 1
         for message in positions
@@ -79,7 +82,7 @@ def stored(positions: list[Message]) -> int:
 def test_java_and_mirrorflow_nodes_share_a_flow_and_either_leads(
     clusters: tuple[KafkaCluster, KafkaCluster], tmp_path: Path, internal_rest: str
 ) -> None:
-    """Java joins, is killed and rejoins; MirrorFlow's process is killed and rejoins; Java stops.
+    """Java joins, is killed and rejoins. MirrorFlow's process is killed and rejoins. Finally Java stops.
 
     No record is lost or repeated.
     """
@@ -97,7 +100,7 @@ def test_java_and_mirrorflow_nodes_share_a_flow_and_either_leads(
         nonlocal written
         load(source, TOPIC, 200)
         written += 200
-        # Java's tasks continue at stored positions: after kill -9 they copy later records again.
+        # Java's tasks continue at stored positions. After kill -9, they copy later records again.
         wait_until(f"positions are stored {event}", lambda: stored(positions()) == written)
 
     def wait_for_workers(event: str, count: int) -> None:
@@ -116,7 +119,7 @@ def test_java_and_mirrorflow_nodes_share_a_flow_and_either_leads(
         write_and_wait("by both, MirrorFlow leading")
         java.kill()
         wait_for_workers("after Java has died", 1)
-        # Our sequence numbers precede Java's records in these partitions, so they do not show what is copied.
+        # In these partitions, MirrorFlow's sequence numbers precede Java's records, so they do not show what is copied.
         write_and_wait("by MirrorFlow, after Java")
         java.start()
         wait_for_workers("after Java has rejoined", 2)

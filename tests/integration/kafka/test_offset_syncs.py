@@ -1,4 +1,4 @@
-"""Offset syncs on real brokers: equal to those that Java MM2 writes, and usable by Java's own connector."""
+"""Offset syncs on real brokers equal those of Java's MM2, and Java's own connector can use them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.integration.kafka.test_failures_access import allow_source, lines, st
 pytestmark = pytest.mark.more
 
 SYNCS_WAIT_S = 120.0
-# By default, positions are stored once a minute, and with them the syncs that were not due.
+# By default, positions are stored once a minute, together with the syncs that were not due.
 QUICK_FLUSH = {"offset.flush.interval.ms": "1000"}
 LAG_MAX = 100
 Names = Callable[[], str]
@@ -51,7 +51,7 @@ def syncs_of(cluster: KafkaCluster, syncs_topic: str, topic: str) -> Syncs:
 def offset_pairs(
     source: KafkaCluster, topic: str, target: KafkaCluster, copy: str
 ) -> dict[int, dict[int, int]]:
-    """Returns source offset -> target offset of every record, by partition."""
+    """Returns the target offset of the source offset of every record, by partition."""
     pairs: dict[int, dict[int, int]] = {}
     sent, copied = records(source, topic, payload="sha256"), records(target, copy, payload="sha256")
     for sent_record, copied_record in zip(sent, copied, strict=True):
@@ -111,7 +111,10 @@ def checkpoints_of(cluster: KafkaCluster, topic: str, group: str) -> dict[tuple[
 
 
 def write_history(source: KafkaCluster, topic: str) -> None:
-    """Partition 0 gets a thousand records without a gap; partition 1 gets transactions, some aborted, with markers."""
+    """Writes a thousand records without a gap to partition 0.
+
+    Partition 1 gets transactions with markers, some of them aborted.
+    """
     load(source, topic, 1_000, keys=True, partition=0)
     load(
         source,
@@ -129,9 +132,10 @@ def write_history(source: KafkaCluster, topic: str) -> None:
 def test_syncs_agree_with_those_of_java(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, lag_max: int
 ) -> None:
-    """Each sync is true of its record; the first is that of the first record, the last that of the last.
+    """Each sync is true for its record. The first and the last sync are those of the first and the last record.
 
-    In Java the syncs between depend on how many requests are in flight; a sync that is not due is never written.
+    In Java, the syncs in between depend on how many requests are in flight, and a sync that is not due is never
+    written.
     """
     topic = east.create_topic(unique_topic(), partitions=2)
     write_history(east, topic)
@@ -171,7 +175,8 @@ def test_syncs_agree_with_those_of_java(
             assert pairs == sorted(pairs), "a backward step would make a reader discard syncs"
     assert {0: 0, 1: 0} == {partition: syncs[0].upstream_offset for partition, syncs in by_mirrorflow.items()}
     if lag_max:
-        # With ten requests in flight Java drops syncs, possibly the first one. Its first sync is always one of MirrorFlow's.
+        # With ten requests in flight, Java drops syncs, possibly the first one. Java's first sync is always one of
+        # MirrorFlow's.
         for partition, written_by_java in by_java.items():
             assert written_by_java[0].upstream_offset in {
                 sync.upstream_offset for sync in by_mirrorflow[partition]
@@ -188,7 +193,10 @@ def test_syncs_agree_with_those_of_java(
 def test_java_and_mirrorflow_translate_and_continue_each_others_syncs(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Java's MirrorCheckpointConnector translates groups like MirrorFlow's store, from syncs that only MirrorFlow has written."""
+    """Java's MirrorCheckpointConnector translates groups like MirrorFlow's store.
+
+    The syncs were all written by MirrorFlow.
+    """
     topic = east.create_topic(unique_topic(), partitions=2)
     group, syncs_topic, checkpoints_topic = (
         f"group-{topic}",
@@ -238,7 +246,7 @@ def test_java_and_mirrorflow_translate_and_continue_each_others_syncs(
 def test_syncs_that_a_killed_process_did_not_write_are_written_by_the_next(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The next process writes them although no new record arrives."""
+    """The next process writes them even if no new record arrives."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 150, keys=True)
     connector = {
@@ -310,7 +318,10 @@ def test_disabled_offset_syncs_create_no_topic(
 def test_a_syncs_topic_without_permission_is_reported_and_written_once_granted(
     secured: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The source grants only reading: all records are copied, and the missing permission is reported until it is granted."""
+    """The source grants only reading.
+
+    All records are copied, and the missing permission is reported until it is granted.
+    """
     topic = secured.create_topic(unique_topic())
     alias, syncs_topic = topic.upper(), f"mm2-offset-syncs.{topic}.internal"
     load(secured, topic, 300, keys=True)

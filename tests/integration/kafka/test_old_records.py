@@ -1,7 +1,7 @@
 """Old records are written in transactions, because leaders expire a producer by the age of its records.
 
-The leaders here expire producers within seconds; by default it takes a day, checked every ten minutes. Readers of
-committed records must see exactly the source's records on the target.
+In these tests, leaders expire producers within seconds. By default it takes a day, checked every ten minutes. Readers
+of committed records must receive exactly the source's records from the target.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,13 +35,13 @@ from tests.integration.kafka.flows import (
 
 pytestmark = pytest.mark.more
 
-SLOW = {"mirrorflow.bytes.per.second": "1Mi"}  # so that a stage takes several commits
+SLOW = {"mirrorflow.bytes.per.second": "1Mi"}  # so that a stage needs several commits
 ROLLED = 40_000  # fifteen seconds at 256 KiB a second
 
 
 @pytest.fixture(scope="module")
 def forgetful() -> Iterator[KafkaCluster]:
-    """A target that expires producers after four seconds and checks every second."""
+    """A target that expires producers after four seconds, and checks every second."""
     config = {"producer.id.expiration.ms": "4000", "producer.id.expiration.check.interval.ms": "1000"}
     with KafkaCluster(name="oblivious", config=config) as cluster:
         yield cluster
@@ -49,7 +49,7 @@ def forgetful() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def older() -> Iterator[KafkaCluster]:
-    """A target like *forgetful* with Kafka 3.9, whose transactions are those before KIP-890."""
+    """A target like *forgetful* with Kafka 3.9, whose transactions precede KIP-890."""
     config = {"producer.id.expiration.ms": "4000", "producer.id.expiration.check.interval.ms": "1000"}
     with KafkaCluster(name="older", version=OLD_VERSION, config=config) as cluster:
         yield cluster
@@ -74,8 +74,10 @@ def flow(east: KafkaCluster, forgetful: KafkaCluster, tmp_path: Path) -> Flow:
     return Flow.new(east, forgetful, tmp_path)
 
 
-def test_old_records_are_copied_once_over_many_checks(flow: Flow, unique_topic: Callable[[], str]):
-    """Timestamps of forty days ago, 0 and none; with two kills."""
+def test_old_records_are_copied_once_during_many_expiration_checks(
+    flow: Flow, unique_topic: Callable[[], str]
+):
+    """The timestamps are forty days old, 0 or absent. The flow is killed twice."""
     stem = unique_topic()
     ages = {f"{stem}-days": now_ms() - 40 * DAY_MS, f"{stem}-zero": 0, f"{stem}-none": -1}
     for topic in ages:
@@ -102,7 +104,9 @@ def test_old_records_are_copied_once_over_many_checks(flow: Flow, unique_topic: 
 def test_old_records_are_copied_once_to_kafka_3_9(
     east: KafkaCluster, older: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Over several expiration checks of its leader, with a kill -9 inside a transaction."""
+    """Meanwhile, the leader checks several times for expired producers, and the flow is killed with kill -9 inside a
+    transaction.
+    """
     flow, topic = Flow.new(east, older, tmp_path), unique_topic()
     east.create_topic(topic, config=FOREVER)
     with flow.replicator(topic, SLOW) as replicator:
@@ -120,7 +124,7 @@ def test_old_records_are_copied_once_to_kafka_3_9(
 
 
 def test_uncommitted_records_are_copied_again(flow: Flow, unique_topic: Callable[[], str]):
-    """The coordinator aborts the transaction and raises the epoch, as after a transaction timeout."""
+    """The coordinator aborts the transaction and increases the epoch, as after a transaction timeout."""
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     write_batches(flow.source, topic, large(0, timestamp=now_ms() - 40 * DAY_MS))
     with flow.replicator(topic, SLOW) as replicator:
@@ -134,7 +138,7 @@ def test_uncommitted_records_are_copied_again(flow: Flow, unique_topic: Callable
 
 
 def test_a_rollout_while_old_records_are_copied_repeats_nothing(flow: Flow, unique_topic: Callable[[], str]):
-    """As with `maxSurge: 1`: the new process waits until the old one has stopped, in the middle of a backlog."""
+    """As with `maxSurge: 1`, the new process waits until the old one has stopped while it copies a backlog."""
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     load(flow.source, topic, ROLLED, size_bytes=100, timestamp_ms=now_ms() - 40 * DAY_MS, timestamp_step_ms=1)
     slow = {"mirrorflow.bytes.per.second": "256Ki"}
@@ -153,7 +157,10 @@ def test_a_rollout_while_old_records_are_copied_repeats_nothing(flow: Flow, uniq
 def test_records_of_a_timed_out_transaction_are_copied_again(
     east: KafkaCluster, brisk: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Frozen inside a transaction beyond `transaction.timeout.ms`: readers may continue, and no record is lost."""
+    """The process is frozen inside a transaction for longer than `transaction.timeout.ms`.
+
+    Then readers may continue, and no record is lost.
+    """
     flow = Flow.new(east, brisk, tmp_path, connector={"producer.override.transaction.timeout.ms": "5000"})
     topic = east.create_topic(unique_topic(), config=FOREVER)
     write_batches(east, topic, large(0, timestamp=now_ms() - 40 * DAY_MS))
@@ -185,7 +192,7 @@ def test_records_of_a_timed_out_transaction_are_copied_again(
 def test_a_process_continues_after_its_transactional_ids_have_expired(
     east: KafkaCluster, brisk: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """It was frozen for longer than the coordinator keeps unused ids."""
+    """The process was frozen for longer than the coordinator keeps unused ids."""
     flow, topic = Flow.new(east, brisk, tmp_path), unique_topic()
     east.create_topic(topic, config=FOREVER)
     write_batches(east, topic, [numbered(0, 10, timestamp=now_ms())])
@@ -212,7 +219,7 @@ def test_a_process_continues_after_its_transactional_ids_have_expired(
 
 
 def test_the_open_transaction_of_a_killed_process_is_ended(flow: Flow, unique_topic: Callable[[], str]):
-    """The next process has nothing more to copy, and the copied records must become readable."""
+    """The next process has no more records to copy, but the copied records must become readable."""
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     write_batches(flow.source, topic, large(0, timestamp=now_ms() - 40 * DAY_MS))
     with flow.replicator(topic) as replicator:
@@ -224,7 +231,7 @@ def test_the_open_transaction_of_a_killed_process_is_ended(flow: Flow, unique_to
 
 
 def test_alternating_old_and_new_records_are_copied_once(flow: Flow, unique_topic: Callable[[], str]):
-    """Batches alternate between transactions and plain ones; the oldest record of a batch decides."""
+    """Transactional and plain batches alternate. The oldest record of a batch decides."""
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     now = now_ms()
     mixed = [WireRecord(0, now - 40 * DAY_MS * (i % 2), None, b"%0200d" % i) for i in range(50)]
@@ -241,7 +248,10 @@ def test_alternating_old_and_new_records_are_copied_once(flow: Flow, unique_topi
 
 
 def wait_until_forgotten(flow: Flow, old_ms: int) -> None:
-    """Waits until the leader has expired a producer of an old record written now; it would have expired the flow's, too."""
+    """Waits until the leader has expired the producer of an old record that is written now.
+
+    By then it would have expired the flow's producer, too.
+    """
 
     async def write(cluster: Cluster) -> int:
         await cluster.refresh([flow.remote("witness")])

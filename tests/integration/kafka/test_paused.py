@@ -19,7 +19,7 @@ Names = Callable[[], str]
 
 
 def flow(east: KafkaCluster, west: KafkaCluster, topic: str, folder: Path, *, state: str) -> Replicator:
-    """Returns a process for *topic*: all three connectors if paused, else the source connector."""
+    """Returns a process for *topic*. It has all three connectors if paused, otherwise only the source connector."""
     alias = topic.upper()
     lines = {"source.cluster.alias": alias, "mirrorflow.state": state}
     source = Replicator.standalone(east, west, topics=topic, folder=folder, connector=lines)
@@ -33,7 +33,7 @@ def flow(east: KafkaCluster, west: KafkaCluster, topic: str, folder: Path, *, st
 
 
 def wait_for_summary(replicator: Replicator, **expected: Any) -> dict[str, Any]:
-    """Waits until the summary has the *expected* values, and returns it."""
+    """Waits until the summary has the *expected* values, and returns the summary."""
 
     def matching_summary() -> dict[str, Any]:
         summary = replicator.progress()
@@ -57,10 +57,13 @@ def fresh() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def test_a_paused_flow_copies_nothing_reports_its_lag_and_continues_where_it_was(
+def test_a_paused_flow_copies_nothing_reports_its_lag_and_continues_at_its_position(
     east: KafkaCluster, fresh: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Paused before the first record and in the middle: the pod is ready, the lag grows, each record is copied once."""
+    """It is paused before the first record, and later while it copies.
+
+    The pod is ready, the lag grows, and each record is copied once.
+    """
     topic = east.create_topic(unique_topic(), partitions=2)
     copy = f"{topic.upper()}.{topic}"
     load(east, topic, 200, keys=True)
@@ -96,7 +99,7 @@ def test_a_paused_flow_copies_nothing_reports_its_lag_and_continues_where_it_was
 def test_a_running_process_follows_the_state_in_its_file(
     east: KafkaCluster, fresh: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The kubelet updates the file in place: the process pauses and resumes, and each record is copied once."""
+    """The kubelet updates the file in place. The process pauses and resumes, and each record is copied once."""
     topic = east.create_topic(unique_topic(), partitions=2)
     copy = f"{topic.upper()}.{topic}"
     load(east, topic, 200, keys=True)

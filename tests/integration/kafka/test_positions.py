@@ -1,4 +1,4 @@
-"""Positions on a real target: written and read by MirrorFlow and Java MM2 in turn."""
+"""MirrorFlow and Java's MM2 write and read positions on a real target in turn."""
 
 import asyncio
 import time
@@ -87,7 +87,7 @@ def test_the_offsets_topic_is_created_as_by_connect(west: KafkaCluster):
 
 
 def test_an_offsets_topic_without_compaction_is_refused(west: KafkaCluster):
-    """A topic that deletes by time would lose positions, so nothing starts."""
+    """A topic that deletes records by age would lose positions, so no connector starts."""
     west.create_topic("forgets", partitions=3)
 
     with pytest.raises(InvalidSettingError, match=r"offset\.storage\.topic.*cleanup\.policy=delete"):
@@ -95,7 +95,7 @@ def test_an_offsets_topic_without_compaction_is_refused(west: KafkaCluster):
 
 
 def test_positions_outlive_the_process(west: KafkaCluster):
-    """A second process reads the last values that the first wrote."""
+    """A second process reads the last values that the first process wrote."""
 
     async def first(log: OffsetsLog) -> None:
         await log.write([position(FOO, 5), position(BAR, 1)], now_ms=1_000)
@@ -111,7 +111,7 @@ def test_positions_outlive_the_process(west: KafkaCluster):
 
 
 def test_thousands_of_positions_are_written_at_once(west: KafkaCluster):
-    """Batches stay below the topic's size limit however many partitions there are."""
+    """Batches stay below the topic's size limit, regardless of the number of partitions."""
     many = [position(TopicPartition("t" * 200, number), 7) for number in range(20_000)]
 
     async def write(log: OffsetsLog) -> None:
@@ -122,7 +122,7 @@ def test_thousands_of_positions_are_written_at_once(west: KafkaCluster):
     assert len(many) == len(run(west, "mm2-offsets.many.internal", nothing).positions)
 
 
-def test_a_position_stored_by_a_different_process_is_noticed(west: KafkaCluster):
+def test_a_position_stored_by_a_different_process_is_read(west: KafkaCluster):
     """`read_new` returns what a different process has appended since, for this connector only."""
 
     async def main() -> tuple[frozenset[TopicPartition], int, frozenset[TopicPartition]]:
@@ -142,8 +142,11 @@ def test_a_position_stored_by_a_different_process_is_noticed(west: KafkaCluster)
     assert (frozenset({FOO}), 1, frozenset()) == asyncio.run(main())
 
 
-def test_the_latest_position_wins_in_whichever_partition_it_is(west: KafkaCluster):
-    """New partitions move keys, and a client unaware of them writes to the old ones. A reset deletes all copies of a key."""
+def test_the_latest_position_of_a_key_applies_in_any_partition(west: KafkaCluster):
+    """New partitions move keys, and a client that does not know them writes to the old partitions.
+
+    A reset deletes all positions of a key.
+    """
     topic = "mm2-offsets.grown.internal"
     partitions = [TopicPartition("orders", number) for number in range(60)]
 
@@ -178,7 +181,7 @@ def test_positions_are_refused_while_their_topic_is_missing(west: KafkaCluster):
         async with offsets_log(west, topic) as log:
             await log.open()
             west.delete_topic(topic)
-            for _ in range(2):  # the old leader may refuse the first one
+            for _ in range(2):  # the old leader may refuse the first request
                 with pytest.raises((InternalTopicUnavailableError, BrokerError)):
                     await log.write([position(FOO, 5)], now_ms=1_000)
             await log.open()
@@ -191,8 +194,9 @@ def test_positions_are_refused_while_their_topic_is_missing(west: KafkaCluster):
 def test_java_continues_from_mirrorflows_positions_and_mirrorflow_from_javas(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Java MM2 copies exactly the records after MirrorFlow's position, and MirrorFlow reads the position that
-    Java stores when it stops.
+    """Java's MM2 copies exactly the records after MirrorFlow's position.
+
+    MirrorFlow reads the position that Java stores when it stops.
     """
     topic = "mm2-offsets.east.internal"
     orders = east.create_topic(unique_topic(), partitions=2)

@@ -1,4 +1,4 @@
-"""The process while Kafka is unreachable, and its HTTPS: it retries, logs little, and REST stays available."""
+"""A process whose Kafka is unreachable retries, logs little, and serves REST, also over HTTPS."""
 
 import json
 import os
@@ -36,7 +36,7 @@ WORKER = {"bootstrap.servers": "127.0.0.1:1", "mirrorflow.http.listeners": "http
 
 @contextmanager
 def closing_port() -> Iterator[tuple[int, list[int]]]:
-    """Yields a port that accepts and closes connections at once, and a list with an entry for each connection."""
+    """Yields a port that accepts connections and closes them at once, and a list with an entry for each connection."""
     connections: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -56,8 +56,11 @@ def closing_port() -> Iterator[tuple[int, list[int]]]:
     thread.join()
 
 
-def test_an_unreachable_cluster_is_retried_and_logged_less_often_than_tried(tmp_path: Path):
-    """REST reports the state meanwhile, the log does not grow with the attempts, and SIGTERM stops the process cleanly."""
+def test_an_unreachable_cluster_is_retried_but_not_every_attempt_is_logged(tmp_path: Path):
+    """Meanwhile, REST reports the state and the log does not grow with the attempts.
+
+    SIGTERM stops the process gracefully.
+    """
     with closing_port() as (port, attempts):
         lines = SOURCE | {
             "source.cluster.bootstrap.servers": f"127.0.0.1:{port}",
@@ -91,7 +94,7 @@ def test_an_unreachable_cluster_is_retried_and_logged_less_often_than_tried(tmp_
 
 
 @pytest.mark.faults
-def test_a_process_started_without_its_target_becomes_ready_when_it_returns(
+def test_a_process_started_without_its_target_becomes_ready_when_the_target_returns(
     east: KafkaCluster, tmp_path: Path, unique_topic
 ):
     """A target that is down at the start does not end the process."""
@@ -114,7 +117,7 @@ def test_a_process_started_without_its_target_becomes_ready_when_it_returns(
 
 @pytest.mark.parametrize("prefix", ["", "listeners.https."])
 def test_https_is_served_from_a_pkcs12_keystore(prefix: str, tmp_path: Path):
-    """The key store's password is a reference; a client that trusts the authority gets a response."""
+    """The key store's password is a reference. A client that trusts the authority gets a response."""
     (tmp_path / "server.p12").write_bytes(signed().pkcs12("store-secret", authority()))
     worker = WORKER | {
         "mirrorflow.http.listeners": "https://127.0.0.1:0",
@@ -164,7 +167,7 @@ def test_the_event_log_of_a_partition_is_written_for_a_replay(
 
 
 def written(folder: Path, topic: str) -> dict[str, Any] | None:
-    """The document of partition 0 of *topic* in *folder*; None until it is complete."""
+    """Returns the document of partition 0 of *topic* in *folder*, or None until it is complete."""
     for path in folder.glob(f"*/{topic}-0.json"):
         with suppress(json.JSONDecodeError):
             return dict(json.loads(path.read_text()))

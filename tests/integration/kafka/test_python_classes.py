@@ -71,7 +71,7 @@ def package(tmp_path: Path) -> Path:
 def test_a_python_policy_and_three_python_filters_are_applied(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path, package: Path
 ) -> None:
-    """The policy names copies for records and groups; the filters select topics, settings and groups."""
+    """The policy names copies for records and for groups. The filters select topics, settings and groups."""
     alias = f"p{uuid.uuid4().hex[:6]}"
     stem = unique_topic()
     topic = east.create_topic(

@@ -1,6 +1,6 @@
-"""Fetch quotas of brokers: a throttled response has no partitions, and everything that reads a log waits and continues.
+"""With a fetch quota, a throttled response has no partitions, and everything that reads a log waits and continues.
 
-A broker responds to a throttled fetch with a throttle time and no records. This file has its own clusters, because
+A broker responds to a throttled fetch with a throttle time and without records. This file has its own clusters, because
 the default quota applies to all clients and would slow other tests down.
 """
 
@@ -29,7 +29,8 @@ pytest.importorskip("pyspark")
 
 Names = Callable[[], str]
 SLOW_BYTES_PER_S = 20_000.0
-# A job reads everything, 0.9 MB from each side, so it gets more. A broker allows the bytes of ten seconds at once.
+# A job reads everything, 0.9 MB from each cluster, so it has a larger quota. A broker allows the bytes of ten seconds
+# at once.
 JOB_BYTES_PER_S = 50_000.0
 
 
@@ -61,7 +62,10 @@ def fetch_quota(flow: Flow, bytes_per_s: float) -> Iterator[None]:
 
 
 def test_a_connector_resumes_with_a_fetch_quota(throttled: Flow, unique_topic: Names) -> None:
-    """kill -9 in the middle; both sides throttle the reads that find the resume offsets, and the remaining copy."""
+    """The flow is killed with kill -9 while it copies.
+
+    Both clusters throttle the reads that find the offsets for resuming, and the remaining copy.
+    """
     topic = throttled.source.create_topic(unique_topic(), partitions=2)
     load(throttled.source, topic, 400, size_bytes=400, content="random", batch_bytes=8_000)
     with throttled.replicator(topic) as first:
@@ -69,7 +73,7 @@ def test_a_connector_resumes_with_a_fetch_quota(throttled: Flow, unique_topic: N
         load(throttled.source, topic, 400, size_bytes=400, content="random", batch_bytes=8_000)
         first.wait_for_copy(throttled.target, throttled.remote(topic), 500)
         first.kill()
-    # More than the quota allows at once: it is an average over ten seconds.
+    # more than the quota allows at once, because it is an average over ten seconds
     load(throttled.source, topic, 1_500, size_bytes=400, content="random", batch_bytes=8_000)
 
     with fetch_quota(throttled, SLOW_BYTES_PER_S), throttled.replicator(topic) as second:
@@ -83,7 +87,7 @@ def test_a_connector_resumes_with_a_fetch_quota(throttled: Flow, unique_topic: N
 def test_a_verification_reads_both_sides_with_a_fetch_quota(
     throttled: Flow, unique_topic: Names, spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """Every window is compared: a throttled response is neither an error nor the end of the log."""
+    """Every window is compared. A throttled response is neither an error nor the end of the log."""
     topic = throttled.source.create_topic(unique_topic(), partitions=2)
     load(throttled.source, topic, 2_000, size_bytes=400, content="random")
     with throttled.replicator(topic) as replicator:
@@ -101,7 +105,7 @@ def test_a_verification_reads_both_sides_with_a_fetch_quota(
 def test_an_archive_is_exported_restored_and_verified_with_a_fetch_quota(
     throttled: Flow, unique_topic: Names, spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """An export reads the source, a restore reads the target's log ends, a verification reads the whole target."""
+    """An export reads the source, a restore reads the target's log ends, and a verification reads the whole target."""
     topic = throttled.source.create_topic(unique_topic(), partitions=2)
     load(throttled.source, topic, 2_000, size_bytes=400, content="random")
     files = files_of(throttled, topic)

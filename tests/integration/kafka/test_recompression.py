@@ -1,6 +1,7 @@
-"""Copies to targets that recompress records, with a different codec or none: brokers then check the recompressed size.
+"""Copies to targets that recompress records, with a different codec or with none. Brokers then check the recompressed
+size.
 
-A batch that is small when it is sent may be many times larger when it is stored (UnifiedLog.append checks both).
+A batch that is small when it is sent may be many times larger when it is stored (UnifiedLog.append checks both sizes).
 """
 
 import random
@@ -32,9 +33,9 @@ pytest.importorskip("pyspark")
 
 Names = Callable[[], str]
 COMPRESSION_TYPES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
-# Keeps the target topic's own settings.
+# keeps the target topic's own settings
 OWN_SETTINGS = {"sync.topic.configs.enabled": "false"}
-LARGE = {"max.message.bytes": str(8 << 20)}  # of source topics with a batch of 3 MB
+LARGE = {"max.message.bytes": str(8 << 20)}  # the limit of source topics with a batch of 3 MB
 HUGE, SMALL = 0, 1  # partitions: one batch of 3,000 records, and 300 batches of eight
 HUGE_RECORDS, SMALL_BATCHES, SMALL_RECORDS = 3_000, 300, 8
 NOISE = random.Random(1).randbytes(100_000)
@@ -42,7 +43,7 @@ NOW_MS = time.time_ns() // 1_000_000
 
 
 def compressible(first: int, count: int, age_ms: int = 0) -> list[Record]:
-    """Returns records of 1 kB that repeat after 100 kB: only zstd's window is large enough to compress them."""
+    """Returns records of 1 kB that repeat after 100 kB. Only the window of zstd is large enough to compress them."""
     return [
         Record(0, NOW_MS - age_ms + n, b"k%d" % n, NOISE[n % 100 * 1000 : n % 100 * 1000 + 1000])
         for n in range(first, first + count)
@@ -52,7 +53,7 @@ def compressible(first: int, count: int, age_ms: int = 0) -> list[Record]:
 def write(
     cluster: KafkaCluster, topic: str, partition: int, codec: int, batches: Iterable[list[Record]]
 ) -> None:
-    """Appends each of *batches* as one batch of *codec*."""
+    """Appends each of *batches* as one batch compressed with *codec*."""
 
     async def append(connected: Cluster) -> None:
         await connected.refresh([topic])
@@ -77,7 +78,7 @@ def write_huge_and_small(cluster: KafkaCluster, topic: str, codec: int, age_ms: 
 def test_every_codec_is_copied_to_a_topic_that_recompresses(
     compression_type: str, flow: Flow, unique_topic: Names
 ) -> None:
-    """At most one write of each partition is refused; after that the topic's settings are known."""
+    """At most one write of each partition is refused. Afterwards, the topic's settings are known."""
     stem = unique_topic()
     topics = [f"{stem}-{name}" for name in NAMES]
     for codec, topic in enumerate(topics):
@@ -97,7 +98,7 @@ def test_every_codec_is_copied_to_a_topic_that_recompresses(
 
 
 def test_old_records_are_copied_to_a_topic_that_recompresses(flow: Flow, unique_topic: Names) -> None:
-    """Old records are written inside a transaction; batches that are refused there for their size are split."""
+    """Old records are written inside a transaction. Batches that are refused there because of their size are split."""
     topic = flow.source.create_topic(unique_topic(), partitions=2, config=LARGE)
     flow.target.create_topic(flow.remote(topic), partitions=2, config={"compression.type": "uncompressed"})
     write_huge_and_small(flow.source, topic, ZSTD, age_ms=2 * DAY_MS)
@@ -112,7 +113,7 @@ def test_old_records_are_copied_to_a_topic_that_recompresses(flow: Flow, unique_
 def test_a_seed_fills_a_topic_that_recompresses(
     flow: Flow, unique_topic: Names, spark: "SparkSession"
 ) -> None:
-    """Spark's tasks pack batches and learn the limits as the connector does."""
+    """Spark's tasks pack batches and learn the limits like the connector."""
     topic = flow.source.create_topic(unique_topic(), partitions=2, config=LARGE)
     flow.target.create_topic(flow.remote(topic), partitions=2, config={"compression.type": "uncompressed"})
     write_huge_and_small(flow.source, topic, ZSTD)
@@ -126,7 +127,7 @@ def test_a_seed_fills_a_topic_that_recompresses(
 def test_a_record_too_large_after_recompression_stops_with_the_settings_to_change(
     flow: Flow, unique_topic: Names
 ) -> None:
-    """The error names recompression; with compression.type=producer the partition continues without a restart."""
+    """The error names recompression. With compression.type=producer, the partition continues without a restart."""
     topic = flow.source.create_topic(unique_topic())
     copy = flow.target.create_topic(flow.remote(topic), config={"compression.type": "uncompressed"})
     large = Record(0, NOW_MS, b"large", bytes(2_000_000))
@@ -145,7 +146,7 @@ def test_a_record_too_large_after_recompression_stops_with_the_settings_to_chang
 
 
 def test_a_record_that_fits_only_after_recompression_is_copied(flow: Flow, unique_topic: Names) -> None:
-    """A record of 2 MB exceeds the limit without compression and is small as gzip."""
+    """A record of 2 MB exceeds the limit without compression, but is small with gzip."""
     topic = flow.source.create_topic(unique_topic(), config=LARGE)
     flow.target.create_topic(flow.remote(topic), config={"compression.type": "gzip"})
     large = Record(0, NOW_MS, b"large", bytes(2_000_000))
@@ -155,12 +156,12 @@ def test_a_record_that_fits_only_after_recompression_is_copied(flow: Flow, uniqu
         replicator.wait_until_caught_up()
         refused = replicator.progress()["refusedWrites"]
 
-    assert refused <= 2  # batches in flight after it are refused, too
+    assert refused <= 2  # batches in flight after it are refused as well
     flow.assert_exact(topic)
 
 
 def test_a_segment_size_below_max_message_bytes_limits_batches(flow: Flow, unique_topic: Names) -> None:
-    """A broker refuses a batch larger than a segment (RECORD_LIST_TOO_LARGE) under any max.message.bytes."""
+    """A broker refuses a batch larger than a segment (RECORD_LIST_TOO_LARGE), regardless of max.message.bytes."""
     topic = flow.source.create_topic(unique_topic(), partitions=2, config=LARGE)
     limits = {"segment.bytes": str(1 << 20), "compression.type": "uncompressed"}
     flow.target.create_topic(flow.remote(topic), partitions=2, config={**LARGE, **limits})
@@ -175,7 +176,10 @@ def test_a_segment_size_below_max_message_bytes_limits_batches(flow: Flow, uniqu
 
 
 def test_a_running_flow_follows_lowered_and_raised_limits(flow: Flow, unique_topic: Names) -> None:
-    """The next refusal reveals a lowered limit; after it is raised, batches are copied unchanged again without a restart."""
+    """The next refusal shows a lowered limit.
+
+    After it is raised, batches are copied unchanged again without a restart.
+    """
     topic = flow.source.create_topic(unique_topic())
     copy = flow.target.create_topic(flow.remote(topic), config={"compression.type": "uncompressed"})
 
@@ -215,16 +219,19 @@ def secured() -> Iterator[KafkaCluster]:
 
 
 def secured_flow(source: KafkaCluster, target: KafkaCluster, folder: Path, *, reads_settings: bool) -> Flow:
-    """Returns a flow to *target* with all rights it needs; the right to read settings of copies only if *reads_settings*."""
+    """Returns a flow to *target* with all required permissions.
+
+    *reads_settings* adds the permission to read settings of copies.
+    """
     flow = Flow.new(source, target, folder, connector=lines("target", target), worker=client(target))
     allow_target(target, flow.alias)
     if not reads_settings:
-        # The right to alter settings would imply the one to read them.
+        # The permission to alter settings would include the one to read them.
         target.allow("DESCRIBE_CONFIGS", "TOPIC", f"{flow.alias}.", prefixed=True, deny=True)
     return flow
 
 
-def test_a_compression_type_of_the_broker_counts_like_one_of_the_topic(
+def test_a_compression_type_of_the_broker_has_the_same_effect_as_one_of_the_topic(
     secured: KafkaCluster, east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     flow = secured_flow(east, secured, tmp_path, reads_settings=True)
@@ -241,10 +248,10 @@ def test_a_compression_type_of_the_broker_counts_like_one_of_the_topic(
 
 
 @pytest.mark.parametrize(("limit", "refusals"), [("", 1), ("100000", 5)])
-def test_without_the_right_to_read_settings_limits_are_learned_from_refusals(
+def test_without_permission_to_read_settings_limits_are_learned_from_refusals(
     limit: str, refusals: int, secured: KafkaCluster, east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Learned limits stay: no later huge batch is refused."""
+    """Learned limits stay, so that no later huge batch is refused."""
     flow = secured_flow(east, secured, tmp_path, reads_settings=False)
     topic = east.create_topic(unique_topic(), partitions=2, config=LARGE)
     secured.create_topic(
@@ -264,7 +271,7 @@ def test_without_the_right_to_read_settings_limits_are_learned_from_refusals(
     flow.assert_exact(topic)
 
 
-def test_without_the_right_to_read_settings_a_record_too_large_is_retried_until_it_fits(
+def test_without_permission_to_read_settings_a_record_too_large_is_retried_until_it_fits(
     secured: KafkaCluster, east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     flow = secured_flow(east, secured, tmp_path, reads_settings=False)

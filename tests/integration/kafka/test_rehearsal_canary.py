@@ -1,4 +1,4 @@
-"""A rehearsal beside an application by confluent-kafka: its topic and its group cross two real clusters."""
+"""A rehearsal beside an application with confluent-kafka, whose topic and group move between two real clusters."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ def sides() -> Iterator[Sides]:
 
 
 def test_a_rehearsal_measures_a_producer_and_a_group_that_read_each_record_once(sides: Sides, tmp_path: Path):
-    """The second rehearsal begins with what the first one has left in the topic and in the group."""
+    """The second rehearsal begins with the records and offsets that the first one has left in the topic and the group."""
     pair = Pair(sides, tmp_path, has_canary=True)
     report, page = tmp_path / "report.json", tmp_path / "report.html"
     arguments = ("--to", "west", "--rehearse", "--canary-topic", pair.canary, "--report", report)

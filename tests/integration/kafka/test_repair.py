@@ -1,6 +1,6 @@
-"""Repairs on real Spark between real brokers: each record that differs is in a quarantine topic once, also after a kill.
+"""Repairs on real Spark between real brokers.
 
-A Java consumer of committed records is the judge.
+Each record that differs is in a quarantine topic once, even after a kill. A Java consumer of committed records decides.
 """
 
 import json
@@ -34,7 +34,7 @@ Quarantined = tuple[int, int, str, ProducedRecord]
 
 
 def repair(files: FlowFiles, spark: "SparkSession", folder: Path, **job: str) -> tuple[int, RepairReport]:
-    """Runs a repair in this process to its end: exit status and last report."""
+    """Runs a repair in this process until it ends, and returns the exit status and the last report."""
     reports: list[object] = []
     properties = {"run.id": RUN, "output": str(folder), "repair": "true", **SMALL}
     properties |= {key.replace("_", "."): value for key, value in job.items()}
@@ -68,7 +68,7 @@ def plan_of(folder: Path, run: str = RUN) -> dict[str, Any]:
     return content
 
 
-def test_each_kind_of_difference_is_quarantined_once_although_the_repair_is_killed(
+def test_each_kind_of_difference_is_quarantined_once_even_if_the_repair_is_killed(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
     """The first command only prints the plan. A kill -9 during the repair and two more runs repeat no record."""
@@ -85,7 +85,7 @@ def test_each_kind_of_difference_is_quarantined_once_although_the_repair_is_kill
         number, timestamp, key, _, headers = copied[1_234]
         match partition:
             case 0:
-                del copied[600:1_700]  # over a boundary of windows
+                del copied[600:1_700]  # across a boundary of windows
                 expect(0, range(600, 1_700), "missing")
             case 1:
                 copied[1_234] = (number, timestamp, key, b"other", headers)
@@ -148,7 +148,7 @@ def test_each_kind_of_difference_is_quarantined_once_although_the_repair_is_kill
 def test_newest_records_of_compacted_topics_are_quarantined_and_windows_that_became_equal_are_not(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """Without a result in the folder, the repair verifies first. Windows that are equal at that time are not copied."""
+    """Without a result in the folder, the repair verifies first. Windows that are equal by then are not copied."""
     compacted = {"cleanup.policy": "compact"}
     topic = flow.source.create_topic(unique_topic(), partitions=2, config=compacted)
     copy = flow.target.create_topic(flow.remote(topic), partitions=2, config=compacted)
@@ -179,7 +179,7 @@ def test_newest_records_of_compacted_topics_are_quarantined_and_windows_that_bec
 def test_a_quarantine_topic_with_foreign_records_is_not_used(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """The repair fails and writes nothing if a different producer has written to the quarantine topic."""
+    """If a different producer has written to the quarantine topic, the repair fails and writes nothing."""
     topic = flow.source.create_topic(unique_topic())
     copy = flow.target.create_topic(flow.remote(topic))
     write(flow.source, topic, plain(20))
@@ -197,7 +197,10 @@ def test_a_quarantine_topic_with_foreign_records_is_not_used(
 def test_windows_deleted_on_the_source_are_listed_unless_an_earlier_run_has_covered_them(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """Without the earlier start, what differed there is lost, and the repair ends with 1 although it copies the rest."""
+    """Without the earlier start, the different records there are lost.
+
+    The repair copies the others and exits with 1.
+    """
     topic, out = flow.source.create_topic(unique_topic()), tmp_path / "out"
     copy = flow.target.create_topic(flow.remote(topic))
     write(flow.source, topic, plain(2_500))

@@ -1,4 +1,4 @@
-"""Real inputs of users (files, names, records, settings), each run with the command that the user runs."""
+"""Real inputs of users, such as files, names, records and settings, run with the command that the user runs."""
 
 import subprocess
 import sys
@@ -38,7 +38,7 @@ def flow_file(
     login: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> Path:
-    """Writes a MirrorFlow of *topic* whose source alias is the topic in capitals; nothing else has that name."""
+    """Writes a MirrorFlow of *topic*, whose source alias is the topic in capitals. No other flow has this alias."""
     text = {
         "apiVersion": "mirrorflow.io/v1alpha1",
         "kind": "MirrorFlow",
@@ -59,7 +59,7 @@ def flow_file(
 
 
 def command(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Runs `mirrorflow` with *arguments* to its end."""
+    """Runs `mirrorflow` with *arguments* until it ends."""
     return subprocess.run(
         [sys.executable, "-m", "mirrorflow_cli", *map(str, arguments)],
         capture_output=True,
@@ -88,7 +88,7 @@ def old() -> Iterator[KafkaCluster]:
 def test_a_setting_that_the_target_refuses_does_not_stop_other_settings_or_records(
     old: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """A compacted topic of Kafka 3.9 with small segments: its copy keeps old records and follows later settings."""
+    """The compacted topic of Kafka 3.9 has small segments. Its copy keeps old records and applies later settings."""
     topic = unique_topic()
     old.create_topic(
         topic, config={"segment.bytes": "102400", "cleanup.policy": "compact", "retention.ms": "-1"}
@@ -149,7 +149,7 @@ def walled() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def open_target() -> Iterator[KafkaCluster]:
-    """A target whose topics are open to everyone until an ACL names them, and a user without super-user rights."""
+    """A target whose topics are open to everyone until an ACL names them, and a user who is no super user."""
     open_to_all = {"allow.everyone.if.no.acl.found": "true"}
     with KafkaCluster(
         name="open", listeners=("SASL_PLAINTEXT",), authorizer=True, config=open_to_all
@@ -161,7 +161,7 @@ def open_target() -> Iterator[KafkaCluster]:
 def test_copied_acls_do_not_deny_the_flow_its_own_target(
     walled: KafkaCluster, open_target: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """They are not created until the flow has ACLs of its own; `check` reports this before."""
+    """They are not created until the flow has ACLs of its own. `check` reports this before."""
     topic = walled.create_topic(unique_topic())
     load(walled, topic, 150, keys=True)
     alias = topic.upper()
@@ -241,7 +241,10 @@ def logged(running: RunningCommand) -> str:
 def test_records_before_a_refused_one_are_copied_and_the_error_names_a_lasting_setting(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """A batch has ten current records and five of the day after tomorrow; then the user follows the error's advice."""
+    """A batch has ten current records and five of the day after tomorrow.
+
+    Then the user follows the advice in the error.
+    """
     setting = "message.timestamp.after.max.ms"
     topic = east.create_topic(unique_topic(), config={setting: str(2**63 - 1)})
     write_batches(
@@ -298,7 +301,10 @@ def test_records_before_a_refused_one_are_copied_and_the_error_names_a_lasting_s
 def test_records_without_a_key_are_skipped_in_a_compacted_copy_if_configured(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """`check` warns; `run` stops at the first one and names the remedies. With skip, each is counted and the others copied."""
+    """`check` warns.
+
+    `run` stops at the first record and names the remedies. With `skip`, each is counted and the others are copied.
+    """
     topic = east.create_topic(unique_topic())
     keyed = numbered(0, 5, timestamp=now_ms(), key=b"k")
     mixed = [
@@ -366,7 +372,7 @@ def test_refused_records_are_skipped_alone_at_both_ends_of_a_transaction(
 def test_check_reports_records_older_than_their_topics_stricter_settings(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The copies have the source's current settings: a limit for old records, and compaction."""
+    """The copies have the source's current settings, which are a limit for old records, and compaction."""
     aged, keyless = east.create_topic(unique_topic(), config={"retention.ms": "-1"}), unique_topic()
     east.create_topic(keyless)
     write_batches(east, aged, [numbered(0, 5, timestamp=now_ms() - 10 * DAY_MS)])
@@ -402,7 +408,10 @@ def test_check_reports_records_older_than_their_topics_stricter_settings(
 def test_a_group_at_the_end_of_an_emptied_partition_is_translated_to_the_end_of_the_copy(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """All records were consumed and have expired when copying begins: a consumer with `latest` must not skip later records."""
+    """All records were consumed and have expired when copying begins.
+
+    A consumer with `latest` must not skip later records.
+    """
     topic = east.create_topic(unique_topic())
     group = f"{topic}-readers"
     load(east, topic, 100, keys=True)
@@ -452,9 +461,10 @@ def test_a_refused_flow_exits_with_its_reason_instead_of_a_timeout(
 def test_check_reports_topics_that_are_not_copied_or_copied_differently(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Local topics that begin with their own cluster's alias, names that are never copied, and a copy created by hand.
+    """They are local topics that begin with their own cluster's alias, names that are never copied, and a copy created
+    by hand.
 
-    `run` warns about the names at its start, too.
+    `run` also warns about the names when it starts.
     """
     topic = east.create_topic(unique_topic(), partitions=3)
     alias = topic.upper()
@@ -500,10 +510,10 @@ def strict_target() -> Iterator[KafkaCluster]:
 
 
 @pytest.mark.more
-def test_one_replica_is_enough_for_min_insync_replicas_2_since_kafka_3_7(
+def test_one_replica_suffices_for_min_insync_replicas_2_since_kafka_3_7(
     east: KafkaCluster, strict_target: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Such a broker requires only the replicas that exist; for earlier versions `check` reports both settings."""
+    """Such a broker requires only the replicas that exist. For earlier versions, `check` reports both settings."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 10, keys=True)
     flow = flow_file(tmp_path, east, strict_target, topic)
@@ -519,7 +529,7 @@ def test_one_replica_is_enough_for_min_insync_replicas_2_since_kafka_3_7(
 def test_verify_succeeds_while_a_flow_with_heartbeats_runs(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Heartbeats are not compared; topics being written are compared up to a fixed end."""
+    """Heartbeats are not compared. Topics that are being written are compared up to a fixed end."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 1_000, keys=True)
     flow = flow_file(tmp_path, east, west, topic, heartbeats={"emitTo": ["Source", "Target"]})

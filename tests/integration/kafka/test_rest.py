@@ -1,6 +1,6 @@
-"""The REST of a live process as a client of Kafka Connect uses it: paths, bodies, and figures that agree with Kafka.
+"""The REST API of a live process, as clients of Kafka Connect use it: paths, bodies, and figures that agree with Kafka.
 
-Shapes are those of Connect 4.3. `tests/unit/http/test_rest.py` tests the bodies; here they come from a running process.
+Bodies have the structure of Connect 4.3. `tests/unit/http/test_rest.py` tests them without a process.
 """
 
 import re
@@ -26,7 +26,7 @@ CLASS = "org.apache.kafka.connect.mirror.MirrorSourceConnector"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LiveProcess:
-    """A process that has copied everything, and its target."""
+    """A process that has copied all records, and its target."""
 
     process: Replicator
     target: KafkaCluster
@@ -36,7 +36,7 @@ class LiveProcess:
 def live(
     east: KafkaCluster, west: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveProcess]:
-    """Two topics, three partitions, two tasks."""
+    """Runs a process with two topics, three partitions and two tasks."""
     east.create_topic("rest-orders", partitions=2)
     east.create_topic("rest-bills")
     now_ms = time.time_ns() // 1_000_000
@@ -77,7 +77,7 @@ def test_connectors_are_listed_and_expanded(live: LiveProcess):
 
 
 def test_status_has_the_workers_address(live: LiveProcess):
-    """The worker id is its address, for the connector and for each task; versions are as in Connect 4.1."""
+    """The worker id is its address, for the connector and for each task. Versions are as in Connect 4.1."""
     status = live.process.rest(f"/connectors/{NAME}/status")[1]
     runs = {
         "state": "RUNNING",
@@ -97,7 +97,7 @@ def test_config_equals_the_connectors_file(live: LiveProcess):
 
 
 def test_each_partition_is_assigned_to_one_task(live: LiveProcess):
-    """`task.assigned.partitions` of all tasks together are the partitions, each once."""
+    """`task.assigned.partitions` of all tasks together contain each partition once."""
     tasks = live.process.rest(f"/connectors/{NAME}/tasks")[1]
     assigned = [
         partition for task in tasks for partition in task["config"]["task.assigned.partitions"].split(",")
@@ -115,7 +115,7 @@ def test_active_topics_have_the_targets_names(live: LiveProcess):
 
 
 def test_offsets_are_those_of_the_last_copied_records(live: LiveProcess):
-    """KIP-875 in MM2's terms: the offset of the last copied record, not of the next one."""
+    """As in KIP-875 for MM2, it is the offset of the last copied record, not of the next one."""
     offsets = live.process.rest(f"/connectors/{NAME}/offsets")[1]["offsets"]
 
     assert all(entry["partition"]["cluster"] == ALIAS for entry in offsets)
@@ -126,7 +126,7 @@ def test_offsets_are_those_of_the_last_copied_records(live: LiveProcess):
 
 
 def test_health_and_readiness_are_reported(live: LiveProcess):
-    """KIP-1017's path, and MirrorFlow's for probes."""
+    """The paths are that of KIP-1017, and MirrorFlow's for probes."""
     assert {"status": "healthy"}.items() <= dict(live.process.rest("/health")[1]).items()
     assert {"status": "ready"} == get(live, "/readyz")
     assert {"status": "alive"} == get(live, "/healthz")
@@ -142,7 +142,7 @@ def test_health_and_readiness_are_reported(live: LiveProcess):
     ],
 )
 def test_missing_resources_return_connects_messages(live: LiveProcess, path: str, message: str):
-    """Clients rely on these messages."""
+    """Clients depend on these messages."""
     assert (404, {"error_code": 404, "message": message}) == live.process.rest(path)
 
 
@@ -162,7 +162,7 @@ def test_missing_resources_return_connects_messages(live: LiveProcess, path: str
     ],
 )
 def test_changing_requests_are_forbidden(live: LiveProcess, method: str, path: str):
-    """KIP-304: 403 with Connect's body, and no change."""
+    """By KIP-304, the status is 403 with Connect's body, and nothing changes."""
     status, body = live.process.rest(path, method=method, body={})
 
     assert (403, 403) == (status, body["error_code"])
@@ -171,7 +171,7 @@ def test_changing_requests_are_forbidden(live: LiveProcess, method: str, path: s
 
 
 def test_plugins_and_their_settings_are_listed(live: LiveProcess):
-    """The four connectors, and the settings of each."""
+    """These are the four connectors and the settings of each."""
     plugins = {plugin["class"]: plugin["type"] for plugin in live.process.rest("/connector-plugins")[1]}
     known = {plugin["name"]: plugin for plugin in live.process.rest(f"/connector-plugins/{NAME}/config")[1]}
 
@@ -182,7 +182,10 @@ def test_plugins_and_their_settings_are_listed(live: LiveProcess):
 
 
 def test_a_configuration_is_validated(live: LiveProcess):
-    """PUT is allowed here, because it changes nothing: the running configuration is valid, errors are reported per key."""
+    """PUT is allowed here, because it changes nothing.
+
+    The running configuration is valid, and errors are reported by key.
+    """
     path = f"/connector-plugins/{NAME}/config/validate"
     config = live.process.rest(f"/connectors/{NAME}/config")[1]
     valid = live.process.rest(path, method="PUT", body=config)[1]
@@ -195,7 +198,7 @@ def test_a_configuration_is_validated(live: LiveProcess):
 
 
 def test_tasks_report_the_metrics_of_strimzis_dashboard(live: LiveProcess):
-    """For each task that has copied and stored positions: no record is in flight, and its buffer is free."""
+    """For each task that has copied and stored positions, no record is in flight and its buffer is free."""
 
     def values(name: str) -> list[float]:
         pattern = rf"^{name}(?:\{{.*\}})? (\S+)$"
@@ -212,7 +215,7 @@ def test_tasks_report_the_metrics_of_strimzis_dashboard(live: LiveProcess):
 
 
 def test_progress_and_metrics_agree_with_kafka(live: LiveProcess):
-    """Counts equal the target's end offsets; no series is repeated."""
+    """Counts equal the target's end offsets, and no series is repeated."""
     metrics = live.process.metrics()
     series = Counter(line.rpartition(" ")[0] for line in metrics.splitlines() if line and line[0] != "#")
     record_counts = {
@@ -242,7 +245,7 @@ def test_progress_and_metrics_agree_with_kafka(live: LiveProcess):
 def test_changing_requests_are_not_implemented_even_if_enabled(
     east: KafkaCluster, west: KafkaCluster, tmp_path: Path
 ):
-    """`rest.modify.enable=true` allows the request, which a standalone process does not implement."""
+    """`rest.modify.enable=true` allows the request, but a standalone process does not implement it."""
     with Replicator.standalone(
         east, west, topics="none", folder=tmp_path, worker={"rest.modify.enable": "true"}
     ) as open_:

@@ -1,8 +1,8 @@
-"""The same calls in the same order to Apache's Connect worker and MirrorFlow's: equal status codes, bodies, media types,
-locations and allowed methods.
+"""Apache's Connect worker and MirrorFlow's receive the same calls in the same order.
 
-Where MirrorFlow's response differs, the call has both status codes and docs/connect-worker.md the reason: Java fails on JSON that
-is not its own (500), and MirrorFlow's errors about a property never contain the whole configuration.
+Their status codes, bodies, media types, locations and allowed methods are equal. Where MirrorFlow's response differs,
+the call has both status codes, and docs/connect-worker.md has the reason. Java fails with 500 on JSON that is not its
+own, and MirrorFlow's errors about a property never contain the whole configuration.
 """
 
 import http.client
@@ -25,12 +25,15 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.replicator import Replicator
 
 CALL_WAIT_S = 100.0  # Java's own limit is 90 s
-OWN_CONNECTOR = "MirrorSchemaConnector"  # MirrorMaker 2 has no such
+OWN_CONNECTOR = "MirrorSchemaConnector"  # MirrorMaker 2 has no such plug-in
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request. *otherwise* has Java's status code and MirrorFlow's where the responses differ. "" sends no media type."""
+    """A request.
+
+    *otherwise* has Java's status code and MirrorFlow's if the responses differ. "" sends no media type.
+    """
 
     method: str
     path: str
@@ -68,7 +71,7 @@ def script(config: Mapping[str, str], source_partition: Mapping[str, str]) -> li
 
 
 def resources(config: Mapping[str, str]) -> list[Step]:
-    """Existing and missing resources, and allowed methods."""
+    """Returns calls for existing and missing resources, and for allowed methods."""
     plugin = "/connector-plugins/MirrorHeartbeatConnector"
     return [
         Call("GET", "/"),
@@ -100,7 +103,7 @@ def resources(config: Mapping[str, str]) -> list[Step]:
 
 
 def configurations(config: Mapping[str, str]) -> list[Step]:
-    """Bodies and media types, connector names and property values."""
+    """Returns calls with bodies, media types, connector names and property values."""
     own = "/connectors/e/config"
     odd = "/connectors/a%20b%2Fc"
     return [
@@ -156,7 +159,7 @@ def configurations(config: Mapping[str, str]) -> list[Step]:
         Call("DELETE", "/connectors/e"),
         Call("DELETE", "/connectors/e"),
         Call("GET", "/connectors/e/offsets"),
-        # Last, because Java cannot delete it.
+        # the last call, because Java cannot delete this connector
         Call(
             "POST", "/connectors", {"name": "a b/c", "config": config, "initial_state": "STOPPED"}, (201, 201)
         ),
@@ -166,7 +169,7 @@ def configurations(config: Mapping[str, str]) -> list[Step]:
 
 
 def internal_calls() -> list[Step]:
-    """Unsigned requests that only workers send each other."""
+    """Returns unsigned requests that only workers send to each other."""
     return [
         Call("POST", "/connectors/b/tasks", []),
         Call("POST", "/connectors/b/tasks", [{"a": "b"}]),
@@ -180,7 +183,7 @@ def internal_calls() -> list[Step]:
 
 
 def loggers() -> list[Step]:
-    """Existing and missing logger prefixes."""
+    """Returns calls for existing and missing logger prefixes."""
     prefix = "/admin/loggers/p"
     return [
         Call("GET", f"{prefix}.q.r"),
@@ -203,7 +206,7 @@ def loggers() -> list[Step]:
 
 
 def connectors(config: Mapping[str, str], source_partition: Mapping[str, str]) -> list[Step]:
-    """Creation, changes, states, positions and deletion of connectors."""
+    """Returns calls that create, change, pause, reposition and delete connectors."""
 
     def put(**changes: Any) -> dict[str, Any]:
         return {**config, **{key.replace("_", "."): value for key, value in changes.items()}}
@@ -308,7 +311,7 @@ def connectors(config: Mapping[str, str], source_partition: Mapping[str, str]) -
         Call("GET", "/connectors/b"),
         Call("DELETE", "/connectors/c"),
         Call("GET", "/connectors"),
-        # Logger levels; each worker has different loggers.
+        # Logger levels are last; the workers have different loggers.
         Call("GET", "/admin/loggers", None, (200, 200)),
         Call("GET", "/admin/loggers/none"),
         Call("PUT", "/admin/loggers/w.x?scope=other", {"level": "error"}),
@@ -327,7 +330,10 @@ def connectors(config: Mapping[str, str], source_partition: Mapping[str, str]) -
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response as a client sees it. The worker's address is `WORKER`, versions and times are placeholders."""
+    """A response as a client receives it.
+
+    The worker's address is `WORKER`. Versions and times are placeholders.
+    """
 
     status: int
     content_type: str
@@ -395,7 +401,7 @@ def differs(step: Call, expected: Response, actual: Response) -> bool:
     if step.otherwise is not None:
         return step.otherwise != (expected.status, actual.status)
     if expected.body is not None and not expected.content_type:
-        # Jersey's own errors are JSON without its media type; MirrorFlow's have it.
+        # Jersey's own errors are JSON without the media type of JSON. MirrorFlow's have it.
         expected = replace(expected, content_type="application/json")
     if step.method == "OPTIONS":  # without a fixed order
         expected, actual = (replace(side, body=_sorted_list(side.body)) for side in (expected, actual))
@@ -416,7 +422,7 @@ def _sorted_list(body: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """Java's worker and MirrorFlow's on one cluster."""
+    """Java's worker and MirrorFlow's worker on one cluster."""
 
     alias: str
     java: ConnectWorker
@@ -447,7 +453,7 @@ def workers(west: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def test_every_response_equals_that_of_apaches_worker(
     workers: Workers, east: KafkaCluster, west: KafkaCluster
 ) -> None:
-    """Connectors are created, patched, refused, altered, restarted, paused, stopped and deleted; some are missing."""
+    """Connectors are created, patched, refused, altered, restarted, paused, stopped and deleted. Some do not exist."""
     config = {
         "connector.class": "org.apache.kafka.connect.mirror.MirrorHeartbeatConnector",
         "source.cluster.alias": workers.alias,
@@ -479,7 +485,7 @@ def test_the_plugin_definitions_file_equals_apaches_worker(workers: Workers) -> 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_setting_definitions_equal_those_of_apaches_worker(workers: Workers, plugin: str) -> None:
-    """All but the documentation texts are equal; MirrorFlow's own settings follow after them."""
+    """All fields except the documentation texts are equal. MirrorFlow's own settings follow after Java's."""
     java, mirrorflow = (
         [
             {key: value for key, value in definition.items() if key != "documentation"}
@@ -494,7 +500,9 @@ def test_setting_definitions_equal_those_of_apaches_worker(workers: Workers, plu
 
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_validation_equals_that_of_apaches_worker(workers: Workers, plugin: str) -> None:
-    """Definitions, values, groups and visibility, for a configuration without errors and with an unknown key."""
+    """Definitions, values, groups and visibility are equal, for a configuration without errors and one with an unknown
+    key.
+    """
     config = {
         "connector.class": plugin,
         "name": "v",

@@ -1,6 +1,6 @@
 """After a switchover, the reverse flow copies only records that applications have written since, also in later rounds.
 
-Both flows keep the names of topics, so a record that is copied back would be in the log of its own cluster twice. A Java
+Both flows keep topic names, so a record that is copied back would be twice in the log of its own cluster. A Java
 consumer compares both clusters record by record.
 """
 
@@ -32,7 +32,7 @@ IDENTITY = {"replication.policy.class": "org.apache.kafka.connect.mirror.Identit
 
 @pytest.fixture
 def topic(east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]) -> str:
-    """A topic on both clusters: applications find it there before anything is copied to it."""
+    """A topic on both clusters. Applications find it there before the first record is copied."""
     name = east.create_topic(unique_topic(), partitions=PARTITIONS)
     return west.create_topic(name, partitions=PARTITIONS)
 
@@ -48,7 +48,7 @@ def reverse(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
 
 
 def start(flow: Flow, process: Replicator, switchover: str, ended: EndedFlow) -> bool:
-    """Starts *flow*, which *process* runs, where the other flow has ended."""
+    """Starts *flow*, run by *process*, where the other flow has ended."""
     settings, starts = settings_of(process), ended.target_ends
     return call_clusters(
         flow.source,
@@ -58,7 +58,9 @@ def start(flow: Flow, process: Replicator, switchover: str, ended: EndedFlow) ->
 
 
 def wait_until_equal(flow: Flow, topic: str, count: int) -> None:
-    """Waits until the target of *flow* has *count* records of *topic*; asserts that both sides have the same."""
+    """Waits until the target of *flow* has *count* records of *topic*, and asserts that both clusters have the same
+    records.
+    """
 
     def copied() -> bool:
         sums = digest(flow.target, topic, isolation="read_committed")
@@ -73,7 +75,10 @@ def wait_until_equal(flow: Flow, topic: str, count: int) -> None:
 def test_each_flow_copies_only_records_written_since_the_opposite_flow_ended(
     forward: Flow, reverse: Flow, topic: str
 ):
-    """Three switchovers: to the other cluster, back, and again. Both processes run from the first switchover on."""
+    """There are three switchovers: to the other cluster, back, and to the other one again.
+
+    Both processes run from the first switchover on.
+    """
     load(forward.source, topic, 1_000, keys=True)
     with ExitStack() as stack:
         there = stack.enter_context(forward.replicator(topic))
@@ -124,7 +129,7 @@ def test_a_reverse_flow_that_has_copied_before_is_refused(forward: Flow, reverse
 
 
 def hold(flow: Flow, process: Replicator, switchover: str = "first") -> None:
-    """Holds *flow*, which *process* runs, as the switchover does before it fences the source."""
+    """Holds *flow*, run by *process*, as the switchover does before it fences the source."""
     settings = settings_of(process)
     call_clusters(
         flow.source,
@@ -141,7 +146,10 @@ def wait_until_warned(process: Replicator, text: str) -> None:
 def test_a_reverse_flow_started_before_its_switchover_copies_nothing_back(
     forward: Flow, reverse: Flow, topic: str
 ):
-    """It has never run, so no position keeps it from the copies. After a rollback, a process that has waited does not run either, nor does the next one."""
+    """It has never run, so no position prevents it from copying the copies.
+
+    After a rollback, neither a waiting process nor the next one copies.
+    """
     load(forward.source, topic, 1_000, keys=True)
     with ExitStack() as stack:
         there = stack.enter_context(forward.replicator(topic))
@@ -165,10 +173,13 @@ def test_a_reverse_flow_started_before_its_switchover_copies_nothing_back(
         wait_until_equal(reverse, topic, 1_300)
 
 
-def test_a_reverse_flow_waits_although_it_could_not_be_held_on_a_lost_cluster(
+def test_a_reverse_flow_waits_even_if_it_could_not_be_held_on_a_lost_cluster(
     forward: Flow, reverse: Flow, topic: str
 ):
-    """Its source says that a switchover has ended the other flow. Until that starts it, nothing follows the diverged tail."""
+    """Its source has the end of the other flow by a switchover.
+
+    Until that switchover starts it, nothing is appended to the diverged tail.
+    """
     load(forward.source, topic, 1_000, keys=True)
     with ExitStack() as stack:
         there = stack.enter_context(forward.replicator(topic))
@@ -189,7 +200,7 @@ def test_a_reverse_flow_waits_although_it_could_not_be_held_on_a_lost_cluster(
 def test_a_reverse_flow_that_was_killed_while_it_copied_is_refused_as_killed(
     forward: Flow, reverse: Flow, topic: str
 ):
-    """Its claim says that it runs, but it is not renewed. How far it has copied is not known."""
+    """Its claim is that of a running flow, but is not renewed. How far it has copied is unknown."""
     with reverse.replicator(topic) as killed, forward.replicator(topic) as there:
         killed.wait_until_caught_up(partitions=PARTITIONS)
         there.wait_until_caught_up(partitions=PARTITIONS)
@@ -212,7 +223,7 @@ def test_a_reverse_flow_that_was_killed_while_it_copied_is_refused_as_killed(
     assert why.endswith("reset the stored offsets of that flow, and repeat the switchover.")
 
 
-def test_the_reverse_flow_leaves_out_copies_of_deleted_topics_and_copies_new_topics_whole(
+def test_the_reverse_flow_omits_copies_of_deleted_topics_and_copies_new_topics_completely(
     forward: Flow, reverse: Flow, unique_topic: Callable[[], str]
 ):
     """The source no longer has the first topic. Applications have created the second topic on the target."""

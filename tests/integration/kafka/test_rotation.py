@@ -1,4 +1,7 @@
-"""Secrets rotate while a flow runs, as the kubelet updates them: connections follow, nothing restarts or is repeated."""
+"""Secrets rotate while a flow runs, as the kubelet updates them.
+
+Connections use the new secrets, nothing restarts, and no record is repeated.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -66,7 +69,7 @@ def safe() -> Iterator[KafkaCluster]:
 
 
 class MountedSecret:
-    """A Secret as the kubelet mounts it: files are links into `..data`, itself a link that is replaced atomically."""
+    """A Secret as the kubelet mounts it. Files are links into `..data`, itself a link that is replaced atomically."""
 
     def __init__(self, folder: Path, **files: str) -> None:
         self._folder = folder
@@ -91,7 +94,7 @@ class MountedSecret:
 
 
 def set_password(cluster: KafkaCluster, password: str, user: str = "mirror") -> None:
-    """Makes *password* the user's only valid one on the brokers; open connections stay open."""
+    """Makes *password* the user's only valid one on the brokers. Open connections stay open."""
     change = UserScramCredentialUpsertion(
         user, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 8192), password.encode()
     )
@@ -104,12 +107,15 @@ def port(cluster: KafkaCluster) -> int:
 
 
 def warns(run: RunningCommand, phrase: str) -> bool:
-    """Returns whether the source connector has a warning with *phrase*, which the operator shows as condition Degraded."""
+    """Returns whether the source connector has a warning with *phrase*.
+
+    The operator shows it in the condition Degraded.
+    """
     return any(phrase in warning for warning in run.events("progress")[-1]["summary"]["firstWarnings"])
 
 
 def all_replaced(run: RunningCommand | Replicator, cluster: KafkaCluster, before: set[str]) -> bool:
-    """Returns whether no earlier connection is left and new ones exist."""
+    """Returns whether no earlier connection remains and new ones exist."""
     current = sockets_to(run.pid, port(cluster))
     return bool(current) and not current & before
 
@@ -131,7 +137,7 @@ def ca(cluster: KafkaCluster) -> str:
 def test_passwords_and_certificates_rotate_under_load(
     vault: KafkaCluster, safe: KafkaCluster, flow: Path, tmp_path: Path
 ) -> None:
-    """Every connection of every process is replaced, all process ids stay, and each record is copied once."""
+    """Every connection of every process is replaced, all process ids stay the same, and each record is copied once."""
     secrets = {
         "vault": MountedSecret(tmp_path / "vault", password=FIRST, ca_crt=ca(vault)),
         "safe": MountedSecret(tmp_path / "safe", password=FIRST, ca_crt=ca(safe)),
@@ -151,7 +157,7 @@ def test_passwords_and_certificates_rotate_under_load(
             before = sockets_to(run.pid, port(cluster))
             assert before
             set_password(cluster, f"second-{number}")
-            # The file of trusted certificates changes, too: it has the authority twice.
+            # The file of trusted certificates changes as well, to one that contains the authority twice.
             secrets[cluster.name].update(password=f"second-{number}", ca_crt=ca(cluster) * 2)
             wait_until(
                 f"connections to {cluster.name} are replaced",
@@ -160,7 +166,7 @@ def test_passwords_and_certificates_rotate_under_load(
         so_far = arrived(safe)
         wait_until("copying continues", lambda: arrived(safe) > so_far + 500)
 
-        # A wrong password is reported; open connections stay open, and copying continues.
+        # A wrong password is reported. Open connections stay open, and copying continues.
         before = sockets_to(run.pid, port(safe))
         secrets["safe"].update(password="third-wrong")
         wait_until("the wrong password is reported", lambda: "cannot be used" in run.log.read_text())
@@ -169,7 +175,7 @@ def test_passwords_and_certificates_rotate_under_load(
         wait_until("copying continues", lambda: arrived(safe) > so_far + 500)
         assert before & sockets_to(run.pid, port(safe))
 
-        # With the right password the flow recovers, even if every earlier connection is gone.
+        # With the correct password the flow recovers, even if every earlier connection is closed.
         set_password(safe, "fourth")
         secrets["safe"].update(password="fourth")
         wait_until("all connections are replaced", partial(all_replaced, run, safe, before))
@@ -189,7 +195,7 @@ def test_passwords_and_certificates_rotate_under_load(
 
 
 def nodes_file(vault: KafkaCluster, safe: KafkaCluster, topic: str) -> dict[str, str]:
-    """Returns an mm2.properties for several nodes; each reads user and password from its own folder."""
+    """Returns an mm2.properties for several nodes. Each node reads user and password from its own folder."""
     lines = {
         "clusters": "kept, held",
         "kept->held.enabled": "true",
@@ -224,7 +230,7 @@ def nodes_file(vault: KafkaCluster, safe: KafkaCluster, topic: str) -> dict[str,
 def test_a_rotation_on_one_node_restarts_and_rebalances_no_node(
     vault: KafkaCluster, safe: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Both nodes share one file and have their own users and passwords; one of them rotates."""
+    """Both nodes share one file but have different users and passwords. The secrets of one node rotate."""
     topic, copy, connector = "shared", "kept.shared", quote("kept->held.MirrorSourceConnector", safe="")
     vault.create_topic(topic, partitions=4)
     load(vault, topic, 400)

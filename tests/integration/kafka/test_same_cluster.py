@@ -1,4 +1,4 @@
-"""Source and target are one cluster with two addresses: nothing is written before that is known."""
+"""Source and target are one cluster with two addresses. Nothing is written before this is known."""
 
 import subprocess
 import sys
@@ -119,7 +119,7 @@ def test_a_spark_job_that_keeps_names_within_one_cluster_writes_nothing(
     spark: "SparkSession",
     job: str,
 ) -> None:
-    """The source of a restore is the cluster from which the archive was exported."""
+    """The restore's target is the cluster from which the archive was exported."""
     archived = Flow.new(west, east, tmp_path / "archived")
     if job == "restore":
         archive(files_of(archived, topic), spark, tmp_path / "archive")

@@ -1,4 +1,7 @@
-"""Connects to one real broker with every kind of listener: valid clients connect, others get the reason in one sentence."""
+"""Clients connect to a real broker with every kind of listener.
+
+Valid clients connect, and others get the reason in one sentence.
+"""
 
 import asyncio
 import base64
@@ -29,24 +32,24 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.listeners import User, plain_users
 
-# So short that a connection open for a second has re-authenticated.
+# so short that a connection that is open for a second has re-authenticated
 REAUTHENTICATION_MS = 1500
 CONNECT_WAIT_S = 20.0
 COMMAND_WAIT_S = 240.0  # two seconds on an idle machine
 WRONG = User(name="mirror", password="hunter2-wrong")
-# Every printable character of ASCII, and some of two, three and four bytes.
+# every printable character of ASCII, and some characters of two, three and four bytes
 SPECIAL_USER = User(name="odd", password="".join(map(chr, range(33, 127))) + " ü€😀")
-# ASCII only: keytool reads its arguments in the machine's locale.
+# ASCII only, because keytool reads its arguments in the locale of the machine
 ODD_STORE_PASSWORD = 'pa"ss\\ p" evil="1'
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[KafkaCluster]:
-    """Every listener on one broker."""
+    """Provides one broker with every kind of listener."""
     listeners = ("PLAINTEXT", "SSL", "MTLS", "SASL_PLAINTEXT", "SASL_SSL", "OAUTH")
     config = {
-        # "kafka-storage format" takes no such password for SCRAM.
+        # "kafka-storage format" does not accept such a password for SCRAM
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": plain_users((User(), SPECIAL_USER)),
     }
     with KafkaCluster(name="guarded", listeners=listeners, config=config) as cluster:
@@ -55,8 +58,11 @@ def secured() -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="module")
 def special_credentials(secured: KafkaCluster) -> KafkaCluster:
-    """The same broker, with the credentials of `SPECIAL_USER` for each mechanism."""
-    for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # one mechanism a request
+    """Provides the same broker with the credentials of `SPECIAL_USER` for each mechanism."""
+    for kind in (
+        ScramMechanism.SCRAM_SHA_256,
+        ScramMechanism.SCRAM_SHA_512,
+    ):  # one mechanism for each request
         change = UserScramCredentialUpsertion(
             SPECIAL_USER.name, ScramCredentialInfo(kind, 4_096), SPECIAL_USER.password.encode()
         )
@@ -105,7 +111,7 @@ def certificates(cluster: KafkaCluster) -> Certificates:
 @pytest.mark.parametrize("kind", ["PKCS12", "JKS", "PEM"])
 @pytest.mark.parametrize("listener", ["SSL", "MTLS"])
 def test_tls_connects_with_each_store_type(secured: KafkaCluster, listener: str, kind: str):
-    """Trust stores, and for MTLS key stores, of each type that Java supports."""
+    """These are trust stores, and for mutual TLS also key stores, of each type that Java supports."""
     stores = certificates(secured)
     properties = {"bootstrap.servers": secured.bootstrap_for(listener), "security.protocol": "SSL"}
     properties |= stores.truststore_properties(kind)
@@ -119,7 +125,7 @@ def test_tls_connects_with_each_store_type(secured: KafkaCluster, listener: str,
 def test_a_correct_password_connects_and_a_wrong_one_is_refused_with_the_reason(
     secured: KafkaCluster, listener: str, mechanism: str
 ):
-    """With each mechanism, with and without TLS."""
+    """This holds for each mechanism, with and without TLS."""
     assert secured.cluster_id == connect_once(secured.java_client(listener, mechanism=mechanism))
 
     message = refusal(
@@ -140,7 +146,9 @@ def test_config_providers_resolve_a_password_of_any_characters(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """An environment variable, a key of a properties file, or a mounted Secret file that ends with a newline."""
+    """The password is in an environment variable, in a properties file, or in a mounted Secret file that ends with a
+    newline.
+    """
     monkeypatch.setenv("ODD_PASSWORD", SPECIAL_USER.password)
     write_properties(tmp_path / "secret.properties", {"password": SPECIAL_USER.password})
     (tmp_path / "password").write_text(SPECIAL_USER.password + "\n")
@@ -185,7 +193,7 @@ def flow_file(folder: Path, topic: str, source: dict[str, Any], target: dict[str
 
 
 def run_check(flow: Path, secrets: Path) -> subprocess.CompletedProcess[str]:
-    """Runs `mirrorflow check` to its end."""
+    """Runs `mirrorflow check` until it ends."""
     return subprocess.run(
         [sys.executable, "-m", "mirrorflow_cli", "check", "-f", flow, "--secrets", secrets],
         capture_output=True,
@@ -196,7 +204,7 @@ def run_check(flow: Path, secrets: Path) -> subprocess.CompletedProcess[str]:
 
 
 def reaches_both(result: subprocess.CompletedProcess[str], cluster: KafkaCluster) -> bool:
-    """Returns whether `check` found no problem and reached *cluster* on both sides."""
+    """Returns whether `check` found no problem and reached *cluster* as source and as target."""
     return (result.returncode, result.stderr) == (0, "") and result.stdout.count(
         f"is cluster {cluster.cluster_id}"
     ) == 2
@@ -205,7 +213,7 @@ def reaches_both(result: subprocess.CompletedProcess[str], cluster: KafkaCluster
 def test_check_takes_a_password_of_any_characters_from_a_secret(
     special_credentials: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """The Secret's value ends with a newline, as `echo` writes it; the source uses PLAIN and the target SCRAM."""
+    """The Secret's value ends with a newline, as `echo` writes it. The source uses PLAIN and the target SCRAM."""
     topic = special_credentials.create_topic(unique_topic())
     (tmp_path / "login").mkdir()
     (tmp_path / "login" / "password").write_text(SPECIAL_USER.password + "\n")
@@ -219,7 +227,7 @@ def test_check_takes_a_password_of_any_characters_from_a_secret(
         return {"bootstrapServers": [address], "authentication": login}
 
     address = special_credentials.bootstrap_for("SASL_PLAINTEXT")
-    # Both sides are one cluster, and a flow refuses equal addresses.
+    # Source and target are one cluster, and a flow refuses equal addresses.
     localhost_address = address.replace("127.0.0.1", "localhost")
     flow = flow_file(tmp_path, topic, cluster(address, "Plain"), cluster(localhost_address, "ScramSha512"))
 
@@ -231,7 +239,10 @@ def test_check_takes_a_password_of_any_characters_from_a_secret(
 def test_check_opens_stores_with_a_password_of_any_characters(
     secured: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Key and trust stores are PKCS12 for the source, JKS for the target; the Secret's password ends with a newline."""
+    """The source has PKCS12 key and trust stores, and the target JKS stores.
+
+    The Secret's password ends with a newline.
+    """
     topic = secured.create_topic(unique_topic())
     stores = with_password(certificates(secured), tmp_path / "stores", ODD_STORE_PASSWORD)
     (tmp_path / "stores" / "password").write_text(ODD_STORE_PASSWORD + "\n")
@@ -254,10 +265,10 @@ def test_check_opens_stores_with_a_password_of_any_characters(
     assert reaches_both(result, secured), result.stdout + result.stderr
 
 
-def test_check_gets_a_token_by_a_client_secret_of_any_characters(
+def test_check_gets_a_token_with_a_client_secret_of_any_characters(
     secured: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """The token endpoint accepts only this client secret; the Secret's value ends with a newline."""
+    """The token endpoint accepts only this client secret. The Secret's value ends with a newline."""
     topic = secured.create_topic(unique_topic())
     (tmp_path / "login").mkdir()
     (tmp_path / "login" / "secret").write_text(SPECIAL_USER.password + "\n")
@@ -280,7 +291,7 @@ def test_check_gets_a_token_by_a_client_secret_of_any_characters(
 
 @contextmanager
 def token_endpoint(client: User) -> Iterator[str]:
-    """Yields the address of an endpoint that gives tokens only to *client*."""
+    """Yields the address of an endpoint that issues tokens only to *client*."""
     login = base64.b64encode(f"{client.name}:{client.password}".encode()).decode()
 
     class Handler(BaseHTTPRequestHandler):
@@ -294,7 +305,7 @@ def token_endpoint(client: User) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Keeps the test's output free of requests."""
+            """Prints nothing, to keep the test's output readable."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -310,9 +321,9 @@ def test_check_reaches_brokers_whose_host_names_end_in_a_dot_with_tls(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    """The certificate has the name without the dot. Not every machine resolves localhost with the dot.
+    """The certificate has the name without the dot, and not every machine resolves localhost with the dot.
 
-    The source's bootstrap address ends in a dot, and so do the advertised names of both sides.
+    The source's bootstrap address ends in a dot, and so do the advertised names of both clusters.
     """
     resolve, names = socket.getaddrinfo, set()
 
@@ -343,7 +354,7 @@ def test_check_reaches_brokers_whose_host_names_end_in_a_dot_with_tls(
 
 
 def test_an_unsecured_token_connects(secured: KafkaCluster):
-    """OAUTHBEARER with a token made by the client, as by Java's default handler."""
+    """The client itself makes the OAUTHBEARER token, like Java's default handler."""
     assert secured.cluster_id == connect_once(secured.java_client("OAUTH"))
 
 
@@ -354,7 +365,7 @@ def test_client_credentials_connect_and_a_refusal_by_the_token_endpoint_is_repor
 
 
 def test_a_token_that_the_broker_refuses_fails_at_once(secured: KafkaCluster):
-    """An unusable token ends with the broker's refusal instead of a timeout."""
+    """The broker's refusal is reported immediately instead of a timeout."""
     with pytest.raises(AuthenticationFailedError, match=r"OAUTHBEARER authentication failed"):
         asyncio.run(_with_endpoint(secured, "200 OK", "a.b.c"))
 
@@ -391,21 +402,21 @@ async def _with_endpoint(secured: KafkaCluster, status: str, text: str) -> str |
 
 
 def test_a_missing_client_certificate_is_reported(secured: KafkaCluster):
-    """A client without a key store on an mTLS listener gets ssl.keystore in the message."""
+    """A client without a key store on a listener with mutual TLS gets a message that names ssl.keystore."""
     properties = secured.java_client("SSL") | {"bootstrap.servers": secured.bootstrap_for("MTLS")}
 
     assert "ssl.keystore" in refusal(properties, AuthenticationFailedError)
 
 
 def test_an_unknown_certificate_authority_is_reported(secured: KafkaCluster):
-    """Without a trust store the system's authorities count; none of them signed the broker's certificate."""
+    """Without a trust store, the system's authorities apply. None of them has signed the broker's certificate."""
     properties = {"bootstrap.servers": secured.bootstrap_for("SSL"), "security.protocol": "SSL"}
 
     assert "ssl.truststore" in refusal(properties, AuthenticationFailedError)
 
 
 def test_plaintext_client_on_a_tls_listener_gets_the_reason(secured: KafkaCluster):
-    """The most common mistake: the message has security.protocol and the address."""
+    """This is the most common mistake. The message has security.protocol and the address."""
     address = secured.bootstrap_for("SSL")
 
     message = refusal({"bootstrap.servers": address}, UnreachableError)
@@ -444,7 +455,10 @@ def short_sessions() -> Iterator[KafkaCluster]:
 def test_a_connection_outlives_its_authentication_session(
     short_sessions: KafkaCluster, listener: str, mechanism: str
 ):
-    """KIP-368: a broker closes a connection used after its session ended, so one that works has re-authenticated."""
+    """By KIP-368, a broker closes a connection that is used after its session has ended.
+
+    A working connection has therefore re-authenticated.
+    """
 
     async def run() -> float:
         async with connected(short_sessions.java_client(listener, mechanism=mechanism)) as cluster:
@@ -453,7 +467,7 @@ def test_a_connection_outlives_its_authentication_session(
             async with asyncio.timeout(CONNECT_WAIT_S):
                 while time.monotonic() - began < 3 * REAUTHENTICATION_MS / 1000:
                     await connection.call(MetadataRequest(topics=[]), timeout_s=5)
-                    await asyncio.sleep(0.02)  # paces the requests; no condition depends on it
+                    await asyncio.sleep(0.02)  # limits the rate of requests; no condition depends on it
             assert connection is await cluster.connection(1)
             return time.monotonic() - began
 

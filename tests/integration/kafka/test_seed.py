@@ -1,7 +1,6 @@
-"""Bulk seeding on real Spark between real brokers, in a local session of two cores that the tests share.
+"""Bulk seeding on real Spark between real brokers, in a local session with two cores that the tests share.
 
-A Java consumer compares the target with the source record by record. `test_seed_failures` kills drivers and
-executors.
+A Java consumer compares the target with the source record by record. `test_seed_failures` kills drivers and executors.
 """
 
 import os
@@ -34,13 +33,16 @@ if TYPE_CHECKING:
 pytest.importorskip("pyspark")
 
 OWN_RETENTION = {"config.properties.exclude": "retention\\..*"}  # the copy keeps its own retention
-SLOW = "300000"  # bytes per second: a thousand records of 200 bytes or so
-MARKERS_MAX = 10  # of a start, before its records
+SLOW = "300000"  # bytes per second, for a thousand records of about 200 bytes
+MARKERS_MAX = 10  # bytes of a start before its records
 
 
 @pytest.fixture(scope="module")
 def quick_retention() -> Iterator[KafkaCluster]:
-    """A target that deletes old records and expires producers within seconds; by default brokers check every five minutes."""
+    """A target that deletes old records and expires producers within seconds.
+
+    By default, brokers check every five minutes.
+    """
     config = {"log.retention.check.interval.ms": "300", "log.initial.task.delay.ms": "300"}
     config |= {"producer.id.expiration.ms": "4000", "producer.id.expiration.check.interval.ms": "1000"}
     with KafkaCluster(name="eager", config=config) as cluster:
@@ -50,7 +52,10 @@ def quick_retention() -> Iterator[KafkaCluster]:
 def test_each_record_is_copied_once_and_unchanged(
     flow: Flow, spark: "SparkSession", unique_topic: Callable[[], str]
 ):
-    """Keys, headers, timestamps and partitions of several topics, one empty; afterwards the connector continues."""
+    """Keys, headers, timestamps and partitions of several topics are unchanged, and one topic is empty.
+
+    Afterwards the connector continues.
+    """
     stem = unique_topic()
     for number in range(3):
         flow.source.create_topic(f"{stem}-{number}", partitions=3)
@@ -64,7 +69,7 @@ def test_each_record_is_copied_once_and_unchanged(
     assert report.remaining_records == report.gap_records == 0
     for number in range(3):
         flow.assert_exact(f"{stem}-{number}")
-    # A flow that was deleted and is created again from Git would do this.
+    # this happens to a flow that was deleted and is created again from Git
     status, report = seed(files_of(flow, f"{stem}-.*"), spark)
     assert (status, report.phase, report.records) == (0, JobPhase.SUCCEEDED, 0)
     assert report.message == "Nothing was left: an earlier run or the connector had copied everything."
@@ -87,7 +92,7 @@ def test_a_seed_fails_if_a_topic_is_mistyped(
 def test_records_written_during_the_seed_are_copied_by_further_waves(
     flow: Flow, spark: "SparkSession", unique_topic: Callable[[], str]
 ):
-    """The first wave ends at the source offsets at which it was planned."""
+    """The first wave ends at the source offsets that were planned."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     load(flow.source, topic, 2_000, size_bytes=200)
     loads: list[object] = []
@@ -105,7 +110,7 @@ def test_records_written_during_the_seed_are_copied_by_further_waves(
 def test_a_task_that_reaches_its_time_limit_is_continued_by_a_later_wave(
     flow: Flow, spark: "SparkSession", unique_topic: Callable[[], str]
 ):
-    """Several waves reach one end; none waits for fencing, because the previous one left cleanly."""
+    """Several waves have the same end. None waits for fencing, because the previous one left gracefully."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     load(flow.source, topic, 4_000, size_bytes=200)
 
@@ -118,7 +123,7 @@ def test_a_task_that_reaches_its_time_limit_is_continued_by_a_later_wave(
 def test_a_copy_with_foreign_records_is_refused_unless_accepted(
     flow: Flow, spark: "SparkSession", unique_topic: Callable[[], str]
 ):
-    """Nothing is written to it before it is accepted."""
+    """No record is written to it before it is accepted."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 500)
     copy = flow.target.create_topic(flow.remote(topic))
@@ -140,7 +145,7 @@ def test_a_copy_with_foreign_records_is_refused_unless_accepted(
 def test_records_deleted_before_they_were_copied_are_counted(
     policy: str, status: int, flow: Flow, spark: "SparkSession", unique_topic: Callable[[], str]
 ):
-    """`fail` stops the partition, `alert` continues after the gap; both report the size of the gap."""
+    """With `fail` the partition stops, and with `alert` it continues after the gap. Both report the size of the gap."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 30_000, size_bytes=1_000)
     deleted: list[int] = []
@@ -170,7 +175,7 @@ def test_records_deleted_before_a_partition_was_started_are_counted_as_lost(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):
-    """The start of a partition is stored before its task begins; the task stops until the loss policy changes."""
+    """The start of a partition is stored before its task begins. The task stops until the loss policy changes."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     load(flow.source, topic, 2_000)
     store_starts = ClaimedFlow.store_starts
@@ -202,7 +207,7 @@ def test_retention_of_the_target_is_held_until_all_records_are_copied(
     unique_topic: Callable[[], str],
     tmp_path: Path,
 ):
-    """Records are ten days old, and the target keeps seven; afterwards its retention is restored."""
+    """Records are ten days old, and the target keeps seven days. Afterwards its retention is restored."""
     flow = Flow.new(east, quick_retention, tmp_path)
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     load(flow.source, topic, 6_000, size_bytes=200, timestamp_ms=now_ms() - 10 * DAY_MS)
@@ -223,7 +228,7 @@ def test_retention_of_the_target_is_held_until_all_records_are_copied(
     wait_until("the target deletes old records again", lambda: flow.target.start_offsets(copy)[0] > 0)
 
 
-def test_a_retention_that_is_set_while_held_is_in_effect_at_the_end(
+def test_a_retention_that_is_set_during_a_hold_applies_at_the_end(
     east: KafkaCluster,
     quick_retention: KafkaCluster,
     spark: "SparkSession",
@@ -231,7 +236,10 @@ def test_a_retention_that_is_set_while_held_is_in_effect_at_the_end(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """It is set on the copy, or on the source and synced; no record is ever deleted that the new retention keeps."""
+    """It is set on the copy, or on the source and then synced.
+
+    No record that the new retention keeps is ever deleted.
+    """
     monkeypatch.setattr(retention_holder, "RENEW_EVERY_S", 0.3)
     flow, stem = Flow.new(east, quick_retention, tmp_path), unique_topic()
     own, synced = f"{stem}-own", f"{stem}-led"
@@ -264,7 +272,7 @@ def test_a_paused_seed_continues_after_copies_that_the_target_deleted(
     unique_topic: Callable[[], str],
     tmp_path: Path,
 ):
-    """All copies and markers are deleted, and the leader has forgotten all producers, as after weeks."""
+    """All copies and markers are deleted, and the leader has expired all producers, as after weeks."""
     flow = Flow.new(east, quick_retention, tmp_path)
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     load(flow.source, topic, 8_000, size_bytes=1_000, timestamp_ms=now_ms() - 10 * DAY_MS)
@@ -288,7 +296,7 @@ def test_a_paused_seed_continues_after_copies_that_the_target_deleted(
     exit_status, report = seed(files, spark)
 
     assert (paused["status"], paused["phase"]) == (3, JobPhase.PAUSED.value)
-    # It stopped inside transactions: their records are not counted, and copied again.
+    # It stopped inside transactions. Their records are not counted, and are copied again.
     assert 0 < paused["records"] <= 8_000 - report.records < 8_000
     assert (exit_status, report.records) == (0, paused["remainingRecords"]), report.message
 
@@ -319,7 +327,7 @@ def test_the_connector_keeps_a_held_retention_and_restores_it_after_the_hold(
 
 
 def producers(flow: Flow, copy: str) -> int:
-    """Returns how many producers the leader of the copy's first partition remembers (KIP-664)."""
+    """Returns the number of producers in the state of the leader of the copy's first partition (KIP-664)."""
     first = TopicPartition(copy, 0)
 
     async def describe(cluster: Cluster) -> int:
@@ -330,7 +338,7 @@ def producers(flow: Flow, copy: str) -> int:
 
 
 def _hold(flow: Flow, copy: str, *, is_over: bool = False) -> None:
-    """Holds the retention as a job does first, or releases it as a job does last."""
+    """Holds the retention like the first step of a job, or releases it like the last step."""
 
     async def use(cluster: Cluster) -> None:
         log = HoldLog(cluster, flow.alias, replication_factor=1)

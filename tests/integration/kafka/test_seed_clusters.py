@@ -1,7 +1,7 @@
-"""Seeds whose clusters lose a broker, run out of disk or refuse records.
+"""Seeds whose clusters lose a broker, run out of disk space or refuse records.
 
-Each flow has a topic with fresh records and one with records of ten days ago. In every case a reader finds each
-record once, and the job reports what delayed it.
+Each flow has a topic with recent records and one with records of ten days ago. In every case, a reader receives each
+record once, and the job reports the cause of the delay.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,13 +27,13 @@ pytest.importorskip("pyspark")
 
 RECORDS = 5_000
 RECORD_BYTES = 1_000
-SLOW = "2500000"  # bytes per second of the whole job: so a seed of both topics takes four seconds
+SLOW = "2500000"  # bytes per second of the whole job, so that a seed of both topics takes four seconds
 FORGETFUL = {"producer.id.expiration.ms": "4000", "producer.id.expiration.check.interval.ms": "1000"}
 
 
 @pytest.fixture(scope="module")
 def trio() -> Iterator[KafkaCluster]:
-    """Three brokers, one of which a test may stop for a while."""
+    """Three brokers. A test may stop one of them temporarily."""
     with KafkaCluster(name="trio", brokers=3, config={"min.insync.replicas": "2"} | FORGETFUL) as cluster:
         yield cluster
 
@@ -47,7 +47,7 @@ def test_a_broker_lost_during_a_seed_loses_and_repeats_nothing(
     unique_topic: Callable[[], str],
     tmp_path: Path,
 ):
-    """kill -9 of a broker that leads partitions of the seed; the other brokers take over."""
+    """A broker that leads partitions of the seed is killed with kill -9, and the other brokers take over."""
     source, target = (trio, east) if side == "source" else (east, trio)
     flow = Flow.new(
         source,
@@ -80,7 +80,10 @@ def test_a_broker_lost_during_a_seed_loses_and_repeats_nothing(
 def test_refused_records_fail_the_job_and_are_copied_once_accepted(
     flow: Flow, spark: "SparkSession", unique_topic: Callable[[], str], caplog: pytest.LogCaptureFixture
 ):
-    """Records are too large, or too old for the topic's policy: the job fails within seconds, other topics are seeded."""
+    """The records are too large, or too old for the topic's policy.
+
+    The job fails within seconds, and other topics are seeded.
+    """
     stem = unique_topic()
     large, early, plain = (f"{stem}-{name}" for name in ("large", "early", "plain"))
     for topic in (large, early, plain):
@@ -115,7 +118,7 @@ def test_a_full_target_fails_the_job_and_the_next_job_finishes_on_a_larger_disk(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """The broker stops with a torn batch at the end of its log; the job reports what it waits for, and fails.
+    """The broker stops with a truncated batch at the end of its log. The job reports what it waits for, and fails.
 
     The waits for fencing and for restoring retention (20 and 30 seconds) are shorter here.
     """
@@ -149,7 +152,7 @@ def test_a_full_target_fails_the_job_and_the_next_job_finishes_on_a_larger_disk(
 def fresh_and_old(
     source: KafkaCluster, stem: str, *, replication_factor: int = 1, records: int = RECORDS
 ) -> tuple[str, str]:
-    """Creates two topics of two partitions each: one with fresh, one with old records."""
+    """Creates two topics of two partitions each, one with recent and one with old records."""
     ages = {f"{stem}-fresh": now_ms(), f"{stem}-old": now_ms() - 10 * DAY_MS}
     for topic, timestamp_ms in ages.items():
         source.create_topic(topic, partitions=2, replication_factor=replication_factor, config=FOREVER)
@@ -167,7 +170,10 @@ def fresh_and_old(
 
 
 def assert_once(flow: Flow, topics: tuple[str, str]) -> None:
-    """Asserts that readers of committed records get each record once: a transaction cut off by a lost broker is aborted."""
+    """Asserts that readers of committed records receive each record once.
+
+    A transaction that a lost broker has interrupted is aborted.
+    """
     for topic in topics:
         copied = digest(flow.target, flow.remote(topic), isolation="read_committed")
         assert copied == digest(flow.source, topic), topic

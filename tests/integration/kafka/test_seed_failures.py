@@ -1,7 +1,7 @@
 """Seeds whose drivers or executors are killed or frozen, and several jobs of one flow.
 
-Each flow has a topic with fresh records and one with records of ten days ago. The target's leaders forget a producer
-within seconds, so all records are written in transactions. A reader of committed records finds each record once.
+Each flow has a topic with recent records and one with records of ten days ago. The target's leaders expire a producer
+within seconds, so all records are written in transactions. A reader of committed records receives each record once.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ pyspark = pytest.importorskip("pyspark")
 
 RECORDS = 8_000
 RECORD_BYTES = 1_000
-# For the whole job: it takes several seconds, so that it can be killed in the middle.
+# for the whole job, which takes several seconds, so that it can be killed while it copies
 SLOW = {"bytes.per.second": "2000000"}
-# Spark drops an executor that has sent no heartbeat for this long; the default is two minutes.
+# Spark drops an executor that has sent no heartbeat for this time. The default is two minutes.
 IMPATIENT = {
     "spark.network.timeout": "20s",
     "spark.network.timeoutInterval": "1s",
@@ -42,7 +42,7 @@ PYTHON_WORKER = b"pyspark.daemon"
 
 @pytest.fixture(scope="module")
 def forgetful() -> Iterator[KafkaCluster]:
-    """A target that expires producers after four seconds and checks every second."""
+    """A target that expires producers after four seconds, and checks every second."""
     config = {"producer.id.expiration.ms": "4000", "producer.id.expiration.check.interval.ms": "1000"}
     with KafkaCluster(name="forgetting", config=config) as cluster:
         yield cluster
@@ -55,12 +55,12 @@ def flow(request: pytest.FixtureRequest, east: KafkaCluster, tmp_path: Path) -> 
 
 @pytest.fixture
 def topics(flow: Flow, unique_topic: Callable[[], str]) -> tuple[str, ...]:
-    """One topic of fresh and one of old records, with two partitions each."""
+    """Creates one topic of recent and one of old records, with two partitions each."""
     stem = unique_topic()
     ages = {f"{stem}-fresh": now_ms(), f"{stem}-old": now_ms() - 10 * DAY_MS}
     for topic, timestamp_ms in ages.items():
         flow.source.create_topic(topic, partitions=2, config=FOREVER)
-        # Batches large enough not to be merged.
+        # batches that are too large to be merged
         load(
             flow.source,
             topic,
@@ -75,7 +75,7 @@ def topics(flow: Flow, unique_topic: Callable[[], str]) -> tuple[str, ...]:
 
 @pytest.fixture
 def start(flow: Flow, topics: tuple[str, ...], tmp_path: Path) -> Iterator[Callable[..., SeedProcess]]:
-    """Starts a seed of *topics*; its remaining processes end with the test."""
+    """Starts a seed of *topics*. Its remaining processes end with the test."""
     files, processes = files_of(flow, f"{topics[0].removesuffix('-fresh')}-.*"), []
 
     def start(environment: dict[str, str] | None = None, **job: str) -> SeedProcess:
@@ -89,10 +89,10 @@ def start(flow: Flow, topics: tuple[str, ...], tmp_path: Path) -> Iterator[Calla
         process.close()
 
 
-def test_a_new_driver_continues_after_a_stopped_and_a_killed_one(
+def test_a_new_driver_continues_after_a_stopped_driver_and_after_a_killed_one(
     flow: Flow, topics: tuple[str, ...], start: Callable[..., SeedProcess]
 ):
-    """SIGTERM stops the first driver in seconds; kill -9 of the second leaves no process running."""
+    """SIGTERM stops the first driver within seconds. kill -9 of the second driver leaves no process running."""
     stopped = start()
     _wait_for_copies(flow, topics, 1_000, stopped.running)
     os.kill(stopped.running.pid, signal.SIGTERM)
@@ -115,10 +115,13 @@ def test_a_new_driver_continues_after_a_stopped_and_a_killed_one(
     assert_committed_once(flow, topics)
 
 
-def test_ctrl_c_stops_the_seed_command_cleanly_and_the_next_one_continues(
+def test_ctrl_c_stops_the_seed_command_gracefully_and_the_next_one_continues(
     flow: Flow, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """`mirrorflow seed` as a user starts it on a laptop. Its open transaction is aborted, so the copy is read as committed."""
+    """`mirrorflow seed` is started like by a user on a laptop.
+
+    Its open transaction is aborted, so the copy is read as committed.
+    """
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 3_000, size_bytes=RECORD_BYTES)
     clusters = ["--from", flow.source.bootstrap, "--to", flow.target.bootstrap, "--from-alias", flow.alias]
@@ -140,8 +143,9 @@ def test_a_later_job_takes_the_flow_from_an_earlier_one_and_leaves_it_to_the_con
     flow: Flow, topics: tuple[str, ...], start: Callable[..., SeedProcess]
 ):
     stem = topics[0].removesuffix("-fresh")
-    # The earlier job must still run when the later one is ready. It notices the takeover within a fetch of each task
-    # (1 MiB, ten seconds), before the later one is done. Otherwise its driver takes the flow back with nothing to copy.
+    # The earlier job must still run when the later one is ready. It detects the takeover within a fetch of each task (1
+    # MiB, ten seconds), before the later job has completed. Otherwise its driver takes the flow back, although there is
+    # nothing to copy.
     earlier = start(**{"bytes.per.second": "200000"})
     _wait_for_copies(flow, topics, 100, earlier.running)
     with flow.replicator(f"{stem}-.*", {"mirrorflow.bytes.per.second": "1Mi"}) as replicator:
@@ -149,7 +153,7 @@ def test_a_later_job_takes_the_flow_from_an_earlier_one_and_leaves_it_to_the_con
         earlier_report = earlier.wait()
         load(flow.source, topics[0], 500, size_bytes=RECORD_BYTES)
         replicator.wait_until_caught_up(partitions=2 * len(topics))
-        replicator.stop()  # cleanly: the markers of its last transaction are written
+        replicator.stop()  # stopped gracefully, so that the markers of its last transaction are written
 
     assert (later_report["status"], later_report["phase"]) == (0, "Succeeded")
     assert (earlier_report["status"], earlier_report["phase"]) == (4, "Failed")
@@ -159,7 +163,7 @@ def test_a_later_job_takes_the_flow_from_an_earlier_one_and_leaves_it_to_the_con
 
 @pytest.fixture
 def spark_home(tmp_path: Path) -> Path:
-    """The folder from which Spark starts its processes and where they leave their files."""
+    """Returns the folder from which Spark starts its processes, and in which they write their files."""
     home = tmp_path / "spark"
     home.mkdir()
     for part in ("bin", "jars"):
@@ -169,7 +173,7 @@ def spark_home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def two_hosts(spark_home: Path) -> Iterator[tuple[str, list[Child]]]:
-    """A standalone Spark cluster of two workers with different addresses: its URL, and the workers."""
+    """A standalone Spark cluster of two workers with different addresses. Yields its URL and the workers."""
     home, url = {"SPARK_HOME": str(spark_home)}, f"spark://127.0.0.1:{free_port()}"
     light = {"SPARK_DAEMON_JAVA_OPTS": LIGHT_JVM, "SPARK_DAEMON_MEMORY": "256m"}
 
@@ -200,11 +204,11 @@ def test_records_of_a_speculative_task_are_copied_once(
     spark_home: Path,
     two_hosts: tuple[str, list[Child]],
 ):
-    """Spark starts a slow task a second time on the other host; the copy fences the first attempt, which is frozen."""
+    """Spark starts a slow task a second time on the other host. The copy fences the first attempt, which is frozen."""
     url, workers = two_hosts
     speculation = {
         "spark.speculation": "true",
-        "spark.default.parallelism": "1",  # one task, and a host that is idle
+        "spark.default.parallelism": "1",  # one task, and an idle host
         "spark.speculation.interval": "200ms",
         "spark.speculation.task.duration.threshold": "1s",
         "spark.executor.extraJavaOptions": LIGHT_JVM,
@@ -234,9 +238,9 @@ def test_records_of_a_speculative_task_are_copied_once(
 def test_killed_and_frozen_executors_lose_and_repeat_nothing(
     flow: Flow, topics: tuple[str, ...], start: Callable[..., SeedProcess], spark_home: Path
 ):
-    """One executor is killed. The other is frozen until Spark drops it, and thawed while its replacement runs.
+    """One executor is killed. The other one is frozen until Spark drops it, and resumes while its replacement runs.
 
-    The target keeps producers for a day: fresh records are in plain batches, old ones in transactions.
+    The target keeps producers for a day. Recent records are in plain batches, and old ones in transactions.
     """
     job = start({"SPARK_HOME": str(spark_home)}, master="local-cluster[2,1,1024]", **IMPATIENT)
     _wait_for_copies(flow, topics, 500, job.running)
@@ -253,7 +257,7 @@ def test_killed_and_frozen_executors_lose_and_repeat_nothing(
 
 
 def _wait_for_copies(flow: Flow, topics: tuple[str, ...], least: int, by: Child) -> None:
-    """Waits until the copies together have *least* offsets; the process *by* must stay alive."""
+    """Waits until the copies together have *least* offsets. The process *by* must keep running."""
 
     def copied() -> bool:
         by.must_run()
@@ -267,7 +271,10 @@ def _wait_for_copies(flow: Flow, topics: tuple[str, ...], least: int, by: Child)
 
 
 def assert_committed_once(flow: Flow, topics: tuple[str, ...]) -> None:
-    """Asserts that readers of committed records get each record once and in order; transactions of killed tasks are aborted."""
+    """Asserts that readers of committed records receive each record once and in order.
+
+    Transactions of killed tasks are aborted.
+    """
     for topic in topics:
         copied = digest(flow.target, flow.remote(topic), isolation="read_committed")
         assert copied == digest(flow.source, topic), topic

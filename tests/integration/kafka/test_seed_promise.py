@@ -1,4 +1,4 @@
-"""The one Spark test of `make test`: a seed that is killed, continues, and is then verified."""
+"""The only Spark test of `make test`: a seed that is killed continues, and is then verified."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,13 +15,13 @@ pytest.importorskip("pyspark")
 pytestmark = pytest.mark.promise
 
 RECORDS = 4_000
-# Slow enough that a kill comes in the middle.
+# slow enough for a kill during copying
 SLOW = {"bytes.per.second": "1000000"}
 
 
 @pytest.fixture
 def job(flow: Flow, tmp_path: Path) -> Iterator[Callable[..., SeedProcess]]:
-    """Starts a job of `mirrorflow-seed`; its remaining processes end with the test."""
+    """Starts a job of `mirrorflow-seed`. Its remaining processes end with the test."""
     started: list[SeedProcess] = []
 
     def start(topic: str, command: str = "seed", **properties: str) -> SeedProcess:
@@ -36,7 +36,7 @@ def job(flow: Flow, tmp_path: Path) -> Iterator[Callable[..., SeedProcess]]:
         process.close()
 
 
-def test_a_seed_that_was_killed_copies_each_record_once_and_verifies_equal(
+def test_a_killed_seed_copies_each_record_once_and_verifies_equal(
     flow: Flow, unique_topic: Callable[[], str], job: Callable[..., SeedProcess], tmp_path: Path
 ) -> None:
     topic = flow.source.create_topic(unique_topic(), partitions=2)

@@ -1,4 +1,4 @@
-"""A seed or a restore takes the flow over: a running connector waits, and continues after it."""
+"""A seed or a restore takes the flow over. A running connector waits, and continues after it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 RECORDS = 4_000
 PARTITIONS = 3
 MIRROR = User(name="mirror", password="secret")
-# Slow enough that a kill comes in the middle.
+# slow enough for a kill during copying
 SLOW = {"bytes.per.second": "1000000"}
 
 
@@ -35,7 +35,7 @@ def secured() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., SeedProcess]]:
-    """Starts a job of `mirrorflow-seed`; its remaining processes end with the test."""
+    """Starts a job of `mirrorflow-seed`. Its remaining processes end with the test."""
     started: list[SeedProcess] = []
 
     def start(flow: Flow, topic: str, command: str = "seed", **properties: str) -> SeedProcess:
@@ -55,7 +55,10 @@ def copied(flow: Flow, topic: str) -> int:
 
 
 def wait_for_each_record_once(flow: Flow, topic: str) -> None:
-    """Waits until readers of committed records get each record once; the last ones may be committed a little later."""
+    """Waits until readers of committed records receive each record once.
+
+    The last ones may be committed a little later.
+    """
     wait_until(
         "each record is committed once, in order",
         lambda: (
@@ -103,7 +106,7 @@ def test_a_connector_waits_for_a_seed_and_continues_after_it(
 def test_a_connector_waits_for_a_restore_and_continues_after_it(
     flow: Flow, unique_topic: Callable[[], str], start: Callable[..., SeedProcess], tmp_path: Path
 ) -> None:
-    """The slow connector has copied a part of the archive."""
+    """The slow connector has copied some records of the archive."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     load(flow.source, topic, RECORDS, size_bytes=1_000, batch_bytes=65_536)
     archive = {"archive": (tmp_path / "archive").as_uri(), "archive.file.bytes": "20000"}

@@ -1,4 +1,7 @@
-"""Share groups (KIP-932) follow to the target: members there continue at the start offset, and nothing that was not finished is skipped."""
+"""Share groups (KIP-932) are moved to the target.
+
+Members there continue at the start offset, and no unfinished record is skipped.
+"""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -30,7 +33,10 @@ def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
 def read_shared(
     cluster: KafkaCluster, group: str, topic: str, *, count: int, skip: str = "", reset: str = ""
 ) -> list[int]:
-    """Returns the offsets of *count* records that the only member of *group* has acknowledged; it releases those of *skip*."""
+    """Returns the offsets of *count* records that the only member of *group* has acknowledged.
+
+    The member releases those in *skip*.
+    """
     stem = cluster.home / f"share-{group}-{uuid.uuid4().hex[:6]}"
     client = write_properties(stem.with_suffix(".properties"), cluster.java_client("INTERNAL"))
     arguments = [f"client={client}", f"group={group}", f"topic={topic}", f"count={count}"]
@@ -41,14 +47,17 @@ def read_shared(
 
 
 def start_offset(cluster: KafkaCluster, group: str, topic: str) -> int:
-    """Returns the start offset of *group* in partition 0; -1: none."""
+    """Returns the start offset of *group* in partition 0, or -1 if there is none."""
     starts = call_cluster(cluster, lambda client: share_groups.fetch_start_offsets(client, group))
     start = starts.get(TopicPartition(topic, 0))
     return -1 if start is None else start.offset
 
 
 def prepared_group(flow: Flow, topic: str) -> str:
-    """Returns a group that has acknowledged 49 of 100 records of *topic*: 40, then all but one of the next ten."""
+    """Returns a group that has acknowledged 49 of 100 records of *topic*.
+
+    These are the first 40, and then nine of the next ten.
+    """
     flow.source.create_topic(topic)
     load(flow.source, topic, 100)
     group = f"share-{uuid.uuid4().hex[:6]}"
@@ -70,8 +79,11 @@ def moving(flow: Flow, topic: str, group: str) -> Iterator[Replicator]:
         yield process
 
 
-def test_a_share_group_continues_on_the_target_where_it_was(flow: Flow, unique_topic: Names) -> None:
-    """What was acknowledged before the start offset is not delivered again; what was acknowledged after it is, and is counted."""
+def test_a_share_group_continues_on_the_target_at_its_start_offset(flow: Flow, unique_topic: Names) -> None:
+    """Records acknowledged before the start offset are not delivered again.
+
+    Records acknowledged after it are, and are counted.
+    """
     topic = unique_topic()
     group, copy = prepared_group(flow, topic), flow.remote(topic)
     with moving(flow, topic, group) as process:
@@ -106,7 +118,7 @@ def test_a_share_group_moves_between_brokers_of_the_newest_release(
 def test_a_target_without_share_groups_is_reported(
     east: KafkaCluster, tmp_path: Path, unique_topic: Names
 ) -> None:
-    """Its brokers do not know the requests. The records are copied."""
+    """Its brokers do not support the requests. The records are copied."""
     topic, own = unique_topic(), uuid.uuid4().hex[:6]
     with KafkaCluster(name="old", version=OLD_VERSION) as old:
         flow = Flow(source=east, target=old, folder=tmp_path, alias=f"p{own}", target_alias="q")
@@ -120,7 +132,7 @@ def test_a_target_without_share_groups_is_reported(
                 ),
             )
             process.wait_for_copy(old, flow.remote(topic), 100)
-        # A flow of its own: the first one belongs to the process that has run.
+        # A new flow is used, because the first one belongs to the process that has run.
         unowned = Flow(source=east, target=old, folder=tmp_path, alias=f"c{own}", target_alias="q")
         checked = unowned.command("check", "--groups", group, "--topics", topic)
 

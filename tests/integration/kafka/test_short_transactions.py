@@ -1,4 +1,4 @@
-"""Targets whose `transaction.max.timeout.ms` is below the default of a flow, a minute: the flow requests less."""
+"""The target's `transaction.max.timeout.ms` is below a minute, a flow's default. The flow then requests less."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,7 +36,10 @@ def short(limit_ms: int) -> Iterator[KafkaCluster]:
 def test_a_short_transaction_limit_repeats_nothing_or_stops_with_a_reason(
     east: KafkaCluster, short: KafkaCluster, limit_ms: int, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Old records are copied in transactions. Below 30 s the limit is a warning, below one second an error."""
+    """Old records are copied in transactions.
+
+    A limit below 30 s is a warning, and a limit below one second an error.
+    """
     flow = Flow.new(east, short, tmp_path)
     topic = east.create_topic(unique_topic(), config=FOREVER)
     load(east, topic, 2_000, timestamp_ms=now_ms() - 2 * DAY_MS, timestamp_step_ms=1)
@@ -71,7 +74,7 @@ def test_check_reports_a_transaction_limit_that_is_too_short(short: KafkaCluster
 def test_a_group_fences_earlier_tasks_of_a_target_with_short_transactions(
     east: KafkaCluster, short: KafkaCluster, limit_ms: int, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """The group fences them by the transactional ids of Java's tasks; nothing is written with these ids."""
+    """The group fences them by the transactional ids of Java's tasks. No record is written with these ids."""
     if limit_ms < 1_000:
         pytest.skip("such a target is refused")
     site = Site(source=east, target=short, folder=tmp_path)

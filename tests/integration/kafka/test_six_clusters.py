@@ -1,4 +1,7 @@
-"""MM2's example of six clusters in one file, on six real clusters: from the last cluster of one site to that of the next."""
+"""MM2's example of six clusters in one file, on six real clusters.
+
+Records are copied from the last cluster of one site to the last cluster of the next site.
+"""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -40,9 +43,10 @@ def ends(cluster: KafkaCluster) -> dict[str, int]:
 def test_six_clusters_of_one_file_copy_each_topic_once_over_every_route(
     six: dict[str, KafkaCluster], tmp_path: Path
 ) -> None:
-    """A topic of each last cluster reaches the others by every route once, and nothing returns to a cluster that has it.
+    """A topic of each last cluster reaches the others once over every route, and nothing returns to a cluster that has
+    it.
 
-    First one process runs all flows, then one process for each site with `--clusters`, as in MM2's README.
+    First one process runs all flows, and then one process for each site with `--clusters`, as in MM2's README.
     """
     for alias, cluster in six.items():
         load(cluster, cluster.create_topic(f"of-{alias}"), 100)
@@ -63,7 +67,7 @@ def test_six_clusters_of_one_file_copy_each_topic_once_over_every_route(
         )
         assert all_twelve.stop() == 0
 
-    # The same file at each site, only for the clusters of that site: a process writes to these clusters only.
+    # Each site has the same file, but runs only flows to its own clusters. A process writes only to these clusters.
     for alias, cluster in six.items():
         load(cluster, f"of-{alias}", 50)
     text = example("six-clusters", six) + QUICK + SHARED
@@ -75,7 +79,7 @@ def test_six_clusters_of_one_file_copy_each_topic_once_over_every_route(
         for site, process in processes.items():
             process.arguments = ("--clusters", *(alias for alias in ALIASES if alias.startswith(site)))
             stack.enter_context(process)
-            if site == SITES[0]:  # the only process so far: it writes to its two clusters and no others
+            if site == SITES[0]:  # the only process so far, which writes only to its two clusters
                 process.wait_for_copy(six[f"{site}-1"], f"{site}-2.of-{site}-2", 150)
                 for other in SITES[1:]:
                     process.wait_for_copy(six[f"{site}-2"], f"{site}-1.{other}-1.of-{other}-1", 150)

@@ -1,6 +1,6 @@
-"""Slow targets: a produce quota, a narrow link, a request quota, a slow disk, a distant coordinator, large batches.
+"""Slow targets, because of quotas, a narrow link, a slow disk, a distant coordinator or large batches.
 
-A slow response is no error: what was sent is not written again, which a read_uncommitted consumer would see.
+A slow response is not an error. A sent batch is not written again, which a read_uncommitted consumer would detect.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.faults
 
 Names = Callable[[], str]
 RECORDS = 4_000
-QUOTA_BYTES_PER_S = 100_000.0  # a broker lets the bytes of ten seconds pass at once
+QUOTA_BYTES_PER_S = 100_000.0  # a broker allows the bytes of ten seconds at once
 UPLINK_BYTES_PER_S = 100_000
 NARROW_BYTES_PER_S = 20_000
-REQUEST_PERCENT = 0.1  # of one broker thread's time
+REQUEST_PERCENT = 0.1  # percentage of one broker thread's time
 MANY_PARTITIONS = 2_000
-TOPICS = 20  # twice as many as a quota of one per second allows at once
-FAR_MS, VERY_FAR_MS = 150, 1_000  # each way
+TOPICS = 20  # twice as many requests as a quota of one per second allows at once
+FAR_MS, VERY_FAR_MS = 150, 1_000  # delay in each direction
 LARGE_BYTES = 1_000_000
 PATIENCE_S = 180.0
 
@@ -39,7 +39,7 @@ def slow_cluster() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def flow(east: KafkaCluster, slow_cluster: KafkaCluster, tmp_path: Path) -> Iterator[Flow]:
-    """A flow whose processes all connect through the proxy."""
+    """A flow whose processes connect through the proxy."""
     route, bootstrap = slow_cluster.proxy(1), slow_cluster.proxied_bootstrap
     yield Flow.new(
         east,
@@ -83,7 +83,7 @@ def load_old(
 
 
 def wait_until_copied(flow: Flow, topic: str, records: int = RECORDS) -> None:
-    """Waits until *records* are committed, each written once."""
+    """Waits until *records* are committed, each of them written once."""
     wait_until("all records are committed", lambda: flow.copied(topic) >= records, timeout_s=PATIENCE_S)
     flow.assert_exact(topic)
 
@@ -113,7 +113,7 @@ def test_transactions_over_a_narrow_link_are_written_once(flow: Flow, unique_top
 def test_a_batch_that_takes_longer_than_the_response_timeout_is_written_once(
     flow: Flow, unique_topic: Names, days: int
 ) -> None:
-    """A record of a megabyte is sent at 20 kB/s, in a plain batch and in a transaction."""
+    """A record of a megabyte is sent at 20 kB/s, once in a plain batch and once in a transaction."""
     topic = old_topic(flow, unique_topic(), 1, size_bytes=LARGE_BYTES, days=days)
 
     with flow.replicator(topic) as replicator:
@@ -123,7 +123,7 @@ def test_a_batch_that_takes_longer_than_the_response_timeout_is_written_once(
         assert "what was written to" not in replicator.log_text()
 
 
-def test_a_clean_stop_over_a_narrow_link_writes_nothing_twice(flow: Flow, unique_topic: Names) -> None:
+def test_a_graceful_stop_over_a_narrow_link_writes_nothing_twice(flow: Flow, unique_topic: Names) -> None:
     topic = old_topic(flow, unique_topic())
     flow.target.proxy(1).throttle(UPLINK_BYTES_PER_S)
 
@@ -157,7 +157,10 @@ def test_transactions_of_a_distant_coordinator_are_written_once(flow: Flow, uniq
 def distant_coordinator(
     east: KafkaCluster, tmp_path: Path, unique_topic: Names
 ) -> Iterator[tuple[Flow, str]]:
-    """A flow and its topic: two brokers have all that it writes, the third coordinates its transactions."""
+    """A flow and its topic.
+
+    Two brokers have all data that it writes, and the third one coordinates its transactions.
+    """
     config = {"transaction.state.log.num.partitions": "1"}
     with KafkaCluster(name="spread", brokers=3, proxied=True, config=config) as target:
         properties = {"bootstrap.servers": target.proxied_bootstrap}
@@ -174,7 +177,7 @@ def distant_coordinator(
 
 
 def move_coordinator(flow: Flow, topic: str) -> None:
-    """Makes the third broker coordinate all transactions; their topic is created by the first transaction."""
+    """Makes the third broker coordinate all transactions. The first transaction creates their topic."""
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up(partitions=2)
         assert replicator.stop() == 0
@@ -184,7 +187,7 @@ def move_coordinator(flow: Flow, topic: str) -> None:
 def test_transactions_are_written_once_when_only_the_coordinator_is_distant(
     distant_coordinator: tuple[Flow, str],
 ) -> None:
-    """First with 150 ms each way, then with a second each way, also at the start, after a clean stop."""
+    """The delay in each direction is first 150 ms and then a second, also at the start and after a graceful stop."""
     flow, topic = distant_coordinator
     move_coordinator(flow, topic)
     load_old(flow, topic, 2 * RECORDS, first=RECORDS // 4)

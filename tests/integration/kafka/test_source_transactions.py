@@ -1,4 +1,4 @@
-"""Sources that are written in transactions: committed, aborted and open ones, while copiers are killed."""
+"""Sources are written in committed, aborted and open transactions while copiers are killed."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -23,7 +23,7 @@ OPEN_RECORDS = 30
 def test_a_copier_killed_within_transactions_loses_and_repeats_nothing(
     flow: Flow, unique_topic: Callable[[], str], isolation: str, flushes: str
 ) -> None:
-    """Five kills while transactions commit and abort; positions are stored often or never."""
+    """There are five kills while transactions commit and abort. Positions are stored often or never."""
     topic = flow.source.create_topic(unique_topic())
     interval_ms = {"often": "100", "never": "3600000"}[flushes]
     lines = {"source.consumer.isolation.level": isolation, "offset.flush.interval.ms": interval_ms}
@@ -47,7 +47,10 @@ def test_a_copier_killed_within_transactions_loses_and_repeats_nothing(
 def test_an_open_transaction_and_later_records_are_copied_only_after_it_ends(
     flow: Flow, unique_topic: Callable[[], str]
 ) -> None:
-    """With read_committed, also after kill -9; then the coordinator aborts it, and later records are copied."""
+    """This holds with read_committed, also after kill -9.
+
+    Then the coordinator aborts the transaction, and later records are copied.
+    """
     topic = flow.source.create_topic(unique_topic())
     lines = {"source.consumer.isolation.level": "read_committed", "offset.flush.interval.ms": "3600000"}
     load(flow.source, topic, 200)
@@ -80,7 +83,7 @@ def test_an_open_transaction_and_later_records_are_copied_only_after_it_ends(
 def test_a_hanging_transaction_of_the_source_is_reported_with_its_producer(
     flow: Flow, unique_topic: Callable[[], str]
 ) -> None:
-    """It would stay open for 15 minutes and hides 100 other records; other topics are copied."""
+    """The transaction would stay open for 15 minutes, and hides 100 other records. Other topics are copied."""
     stem = unique_topic()
     held, free = (flow.source.create_topic(f"{stem}-{name}") for name in ("held", "free"))
     lines = {"source.consumer.isolation.level": "read_committed"}

@@ -1,4 +1,7 @@
-"""Reports of lost source data are true: real losses are reported and follow the policy, nothing else raises an alarm."""
+"""Reports of lost source data are true.
+
+Real losses are reported and handled by the policy, and nothing else raises an alarm.
+"""
 
 import threading
 import time
@@ -20,7 +23,7 @@ from tests.integration.kafka.test_changed_source import freeze, start, stop, tha
 
 pytestmark = pytest.mark.more
 
-# The copy keeps what the source deletes, so that both can be compared.
+# The copy keeps records that the source deletes, so that both can be compared.
 ALONE = {"sync.topic.configs.enabled": "false"}
 BUSY_KEYS = 20
 Names = Callable[[], str]
@@ -28,7 +31,7 @@ Names = Callable[[], str]
 
 @pytest.fixture(scope="module")
 def quick_cleanup() -> Iterator[KafkaCluster]:
-    """A source that rolls, deletes and cleans at once; by default brokers do so within five minutes."""
+    """A source that rolls, deletes and cleans at once. By default, brokers do so within five minutes."""
     config = {
         "log.retention.check.interval.ms": "300",
         "log.initial.task.delay.ms": "100",
@@ -44,7 +47,7 @@ def flow(quick_cleanup: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flo
 
 
 def configure(cluster: KafkaCluster, topic: str, **settings: str) -> None:
-    """Changes settings of *topic*; underscores stand for dots."""
+    """Changes settings of *topic*. Underscores stand for dots."""
     changes = [
         admin.ConfigChange(name=name.replace("_", "."), value=value) for name, value in settings.items()
     ]
@@ -71,7 +74,10 @@ def assert_no_alarm(replicator: Replicator, topic: str) -> None:
 def test_a_log_that_retention_emptied_after_it_was_copied_is_no_loss(
     flow: Flow, unique_topic: Names, when: str
 ) -> None:
-    """Every segment is deleted, and the log begins where the copy ended; also for a process that never stopped."""
+    """Every segment is deleted, and the log then begins where the copy ended.
+
+    This also holds for a process that never stopped.
+    """
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     load(flow.source, topic, 1_000)
     with flow.replicator(topic) as replicator:
@@ -101,7 +107,7 @@ def test_a_log_that_retention_emptied_after_it_was_copied_is_no_loss(
 def test_retention_that_overtakes_a_slow_reader_is_reported_with_its_offsets(
     flow: Flow, unique_topic: Names, policy: str
 ) -> None:
-    """The process never pauses: the copy is slower than retention."""
+    """The process never pauses, but the copy is slower than retention."""
     topic = flow.source.create_topic(
         unique_topic(), config={"segment.bytes": "1048576", "retention.bytes": "1048576"}
     )
@@ -122,7 +128,7 @@ def test_retention_that_overtakes_a_slow_reader_is_reported_with_its_offsets(
             lost = replicator.progress()["lostRecords"]
             copied = records(flow.target, flow.remote(topic))
             assert len(copied) + lost == 8_800
-    # Copied records are in order and unrepeated, with or without a gap.
+    # Copied records are in order and not repeated, with or without a gap.
 
     assert len(set(contents(copied))) == len(copied)
 
@@ -154,9 +160,10 @@ def test_a_loss_before_the_first_record_of_a_changed_isolation_level_is_reported
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_compaction_of_transactions_is_no_loss(flow: Flow, unique_topic: Names, isolation: str) -> None:
-    """Aborted records, markers and segments are removed while the flow copies, is killed and continues: no alarm, no repeat.
+    """Aborted records, markers and segments are removed while the flow copies, is killed and continues. There is no
+    alarm and no repeat.
 
-    At the end every key has the value that a reader of the source gets.
+    At the end, every key has the value that a reader of the source receives.
     """
     topic = flow.source.create_topic(
         unique_topic(),
@@ -199,7 +206,7 @@ def latest_values(topic_contents: list[tuple[object, ...]]) -> dict[object, obje
 
 
 class transactions(threading.Thread):  # noqa: N801  used as a context
-    """Writes transactions of ten records of few keys, every third one aborted, until stopped."""
+    """Writes transactions of ten records with few keys until stopped. Every third transaction is aborted."""
 
     def __init__(self, cluster: KafkaCluster, topic: str) -> None:
         super().__init__(daemon=True)

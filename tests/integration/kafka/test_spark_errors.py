@@ -1,4 +1,4 @@
-"""The output for an error of Spark: one sentence and an exit status, without a stack trace of the JVM or of Python."""
+"""An error of Spark is reported in one sentence with an exit status, without a stack trace of the JVM or of Python."""
 
 import os
 import re
@@ -69,7 +69,7 @@ def test_a_missing_python_is_reported_in_one_sentence(
 
 
 def test_an_interrupt_during_the_launch_of_the_jvm_leaves_no_process(tmp_path: Path):
-    """An interrupted launch of PySpark leaves a JVM that never ends."""
+    """An interrupted launch of PySpark could leave a JVM that never ends."""
     child = start("verify", [*VERIFY, "--set", "master=local[1]"], log=tmp_path / "verify.log")
 
     def has_child() -> bool:

@@ -33,7 +33,7 @@ def history_server(events: Path, log: Path) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
-        server.kill()  # `spark-class` has replaced itself by the JVM
+        server.kill()  # `spark-class` replaces itself by the JVM
 
 
 def test_the_history_server_shows_each_job_under_its_own_name(

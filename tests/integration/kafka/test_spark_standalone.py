@@ -1,4 +1,4 @@
-"""Jobs that `spark-submit` starts on a standalone Spark cluster, whose workers and driver have separate /tmp folders."""
+"""`spark-submit` starts jobs on a standalone Spark cluster, whose workers and driver have separate /tmp folders."""
 
 import itertools
 import json
@@ -64,7 +64,7 @@ def spark_cluster(network: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def shared_folder() -> Iterator[Path]:
-    """A folder that all hosts see, as on a shared file system."""
+    """Returns a folder that all hosts can access, like one on a shared file system."""
     with tempfile.TemporaryDirectory(dir=ROOT / ".cache") as folder:
         yield Path(folder)
 
@@ -73,7 +73,7 @@ def shared_folder() -> Iterator[Path]:
 def submit(
     spark_cluster: SparkCluster, flow: Flow, tmp_path: Path
 ) -> Callable[..., tuple[int, dict[str, Any], str]]:
-    """Runs a job to its end; returns exit status, last report and output."""
+    """Runs a job until it ends, and returns exit status, last report and output."""
 
     def submit(command: str, topics: str, **job: str) -> tuple[int, dict[str, Any], str]:
         files, report_file = files_of(flow, topics), tmp_path / f"{command}.json"

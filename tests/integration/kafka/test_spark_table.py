@@ -1,4 +1,7 @@
-"""`format("mirrorflow")` on real Spark and real brokers: tables and streams have the records that a Java consumer reads."""
+"""`format("mirrorflow")` on real Spark and real brokers.
+
+Tables and streams have the records that a Java consumer reads.
+"""
 
 import random
 import sys
@@ -25,11 +28,12 @@ pytest.importorskip("pyspark")
 Names = Callable[[], str]
 KILLS = 20
 HELD_EVERY = 4
-# Spark gives a Python process ten seconds to start, which is not enough on a busy machine: a stream is started again.
+# Spark gives a Python process ten seconds to start, which is not enough on a busy machine. Then the stream is started
+# again.
 STARTS_MAX = 10
 NOT_STARTED = "Python worker failed to connect back"
 T0 = time.time_ns() // 1_000_000 - 3_600_000
-# Reads a topic as a stream into Parquet files; `availableNow` ends it.
+# Reads a topic as a stream into Parquet files. `availableNow` ends the stream.
 STREAM = """
 import sys
 from mirrorflow_seed.settings import job_of
@@ -50,8 +54,9 @@ with spark_session(job_of({"master": "local[2]"}), "stream", light=False) as spa
     query.awaitTermination()
 """
 
-# Reads a topic as a stream into a table of Iceberg, as docs/spark-table.md shows. PyIceberg appends a batch unless the table
-# has its number already. Where the file "hold" exists, the stream waits between the commits of Iceberg and of Spark.
+# Reads a topic as a stream into an Iceberg table, as docs/spark-table.md shows. PyIceberg appends a batch unless the
+# table already has its number. While the file "hold" exists, the stream waits between the commits of Iceberg and of
+# Spark.
 ICEBERG_STREAM = """
 import sys
 import time
@@ -104,7 +109,7 @@ def table_of(spark: "SparkSession", cluster: KafkaCluster, **options: str) -> "D
 
 
 def rows_of(table: "DataFrame") -> list[Any]:
-    """Returns what a consumer sees of each record, sorted."""
+    """Returns what a consumer receives of each record, sorted."""
     return sorted(
         (
             row.topic,
@@ -120,7 +125,7 @@ def rows_of(table: "DataFrame") -> list[Any]:
 
 
 def consumed(cluster: KafkaCluster, *topics: str) -> list[Any]:
-    """Returns the same of a Java consumer."""
+    """Returns the same data as `rows_of`, read by a Java consumer."""
     return sorted(
         (
             topic,
@@ -156,7 +161,7 @@ def test_a_table_has_the_records_that_a_consumer_reads(
 def test_pushed_down_conditions_return_the_results_of_spark_sql(
     flow: Flow, spark: "SparkSession", unique_topic: Names, zone: str
 ) -> None:
-    """Timestamps are not in order, so a time reduces what is read and Spark filters the rest."""
+    """Timestamps are not in order. A time condition reduces what is read, and Spark filters the rest."""
     stem = unique_topic()
     first, second = f"{stem}-a", f"{stem}-b"
     for name in (first, second):
@@ -260,7 +265,7 @@ def test_a_stream_whose_records_are_lost_fails_and_names_them(
 def test_a_stream_that_is_killed_repeatedly_writes_each_record_once(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ) -> None:
-    """kill -9 at random moments, of the driver with its JVM, while records arrive."""
+    """The driver and its JVM are killed with kill -9 at random moments while records arrive."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     (tmp_path / "stream.py").write_text(STREAM)
 
@@ -274,7 +279,7 @@ def test_a_stream_that_is_killed_repeatedly_writes_each_record_once(
 def test_a_stream_into_iceberg_that_is_killed_repeatedly_writes_each_record_once(
     flow: Flow, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Each fourth kill is after the commit of Iceberg and before that of Spark, which then repeats the batch."""
+    """Each fourth kill is between the commits of Iceberg and of Spark. Spark then repeats the batch."""
     from pyiceberg.catalog.sql import SqlCatalog
 
     topic = flow.source.create_topic(unique_topic(), partitions=2)
@@ -295,7 +300,7 @@ def test_a_stream_into_iceberg_that_is_killed_repeatedly_writes_each_record_once
 def kill_and_finish(
     cluster: KafkaCluster, topic: str, folder: Path, *, held_every: int | None = None
 ) -> None:
-    """Starts `stream.py` of *folder* and kills it, KILLS times, while records arrive; then runs it to its end.
+    """Starts `stream.py` of *folder* and kills it, KILLS times, while records arrive. Then runs it to its end.
 
     Each *held_every*-th kill is while the stream waits between two commits.
     """
@@ -312,7 +317,8 @@ def kill_and_finish(
             if is_held:
                 wait_until("the stream waits between two commits", held.exists)
             else:
-                # The kill is a random time after the stream has started to write; JVM starts take most of a run.
+                # The kill is a random time after the stream has started to write, because starting the JVM takes most
+                # of a run.
                 wait_until(
                     "the stream writes a batch, or ends",
                     partial(has_committed, folder, before, process),
@@ -349,7 +355,7 @@ def commits(folder: Path) -> int:
 
 
 def run_stream(spark: "SparkSession", cluster: KafkaCluster, topic: str, folder: Path, **options: str) -> int:
-    """Reads the topic with `availableNow` into a table of Parquet files; returns the number of batches."""
+    """Reads the topic with `availableNow` into a table of Parquet files, and returns the number of batches."""
     from pyspark.errors import StreamingQueryException
 
     from mirrorflow_seed.tables.topic_table import register
@@ -379,7 +385,7 @@ def run_stream(spark: "SparkSession", cluster: KafkaCluster, topic: str, folder:
 
 
 def written(spark: "SparkSession", folder: Path) -> list[tuple[int, int]]:
-    """Returns partition and offset of each record that the stream has written, sorted; repeated ones are repeated."""
+    """Returns partition and offset of each record that the stream has written, sorted and including repeated ones."""
     table = spark.read.parquet(str(folder / "table"))
     return sorted((row["partition"], row["offset"]) for row in table.select("partition", "offset").collect())
 

@@ -1,6 +1,6 @@
-"""A partition that stalls reports its reason after 30 s, wherever a user looks, until it continues.
+"""A partition that stalls reports its reason after 30 s in all places until it continues.
 
-The causes last as long as the test wants: replicas that are out of sync, and partitions without a leader.
+The test controls how long the causes last. They are replicas that are out of sync, and partitions without a leader.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ from tests.integration.kafka.flows import Flow, reassign
 
 pytestmark = pytest.mark.faults
 
-REPORT_WAIT_S = 150.0  # 30 s, a check each second, a report each half second; a busy machine takes far longer
-FOREIGN = b"0000009"  # how the values of foreign records begin
+REPORT_WAIT_S = 150.0  # 30 s, a check each second, a report each half second; longer on a busy machine
+FOREIGN = b"0000009"  # the values of foreign records begin with it
 
 SOURCE_AWAY = ("SourceNotAnswering", "ConnectionLost", "Unreachable")
 
@@ -27,7 +27,7 @@ Names = Callable[[], str]
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[KafkaCluster]:
-    """A target of three brokers, one of which may be down."""
+    """A target with three brokers, one of which may be down."""
     with KafkaCluster(name="three", brokers=3) as cluster:
         yield cluster
 
@@ -35,9 +35,9 @@ def three() -> Iterator[KafkaCluster]:
 def wait_until_stalled(
     replicator: Replicator, topic: str, *reasons: str, meanwhile: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """Waits until partition 0 of *topic* is stalled for one of *reasons*; returns its status.
+    """Waits until partition 0 of *topic* is stalled for one of *reasons*, and returns its status.
 
-    On a busy machine the reason may differ at first: brokers that do not respond. *meanwhile* runs before each check.
+    On a busy machine, the reason may first be a broker that does not respond. *meanwhile* is called before each check.
     """
 
     def stalled_status() -> dict[str, Any]:
@@ -61,9 +61,9 @@ def stalled_count(replicator: Replicator, reason: str) -> float:
 def test_a_target_with_too_few_replicas_in_sync_is_the_stall_reason_until_they_return(
     east: KafkaCluster, three: KafkaCluster, unique_topic: Names, tmp_path: Path
 ):
-    """The reason is in status, log, metrics and Connect's REST; other topics are copied meanwhile.
+    """The reason is in the status, the log, the metrics and Connect's REST API. Meanwhile, other topics are copied.
 
-    Which reason depends on the leader. It refuses writes once it has removed its follower from the ISR. A batch that it
+    The reason depends on the leader. It refuses writes once it has removed its follower from the ISR. A batch that it
     accepted before is not replicated, and the flow cannot decide where to continue.
     """
     flow = Flow.new(

@@ -1,6 +1,7 @@
-"""Starts of a flow while one of its partitions cannot be taken over: it waits with a reason, and the others continue.
+"""A flow starts while one of its partitions cannot be taken over.
 
-A start is the first one, a takeover, or the restart of a task after writes without a response.
+That partition waits with a reason, and the others continue. A start is the first one, a takeover, or the restart of a
+task after writes without a response.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,11 +25,11 @@ pytestmark = pytest.mark.faults
 
 COUNT = 300
 TOPIC = 2  # ResourceType
-# A former coordinator is given up after 30 s; a commit waits 10 s for responses, and a leader is given up after 5 s; the
-# rest is for a busy machine.
+# A former coordinator is given up after 30 s, a commit waits 10 s for responses, and a leader is given up after 5 s.
+# The rest is for a busy machine.
 SOON_S = 90.0
 TRANSACTIONS = "__transaction_state"
-# Writing a checkpoint file on a full disk would fail the disk early.
+# Writing a checkpoint file to a full disk would make the disk fail early.
 CHECKPOINT_INTERVALS = (
     "replica.high.watermark.checkpoint.interval.ms",
     "log.flush.offset.checkpoint.interval.ms",
@@ -47,7 +48,7 @@ def secured() -> Iterator[KafkaCluster]:
 
 @contextmanager
 def denied(cluster: KafkaCluster, operation: str, topic: str) -> Iterator[None]:
-    """Denies *operation* on *topic* to the flow's user inside the block."""
+    """Denies *operation* on *topic* to the user of the flow during the block."""
     cluster.allow(operation, "TOPIC", topic, deny=True)
     yield
     binding = AclBinding(
@@ -69,7 +70,7 @@ def wait_for_records(flow: Flow, topic: str, count: int) -> None:
 
 
 def wait_for_reason(replicator: Replicator, reason: str, topic: str, number: int = 0) -> str:
-    """Waits until a partition reports *reason*; returns its message."""
+    """Waits until a partition reports *reason*, and returns its message."""
 
     def message() -> str:
         status = replicator.partition(topic, number)
@@ -79,10 +80,10 @@ def wait_for_reason(replicator: Replicator, reason: str, topic: str, number: int
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-def test_other_partitions_start_although_writes_to_one_copy_are_denied(
+def test_other_partitions_start_even_if_writes_to_one_copy_are_denied(
     east: KafkaCluster, secured: KafkaCluster, unique_topic: Names, tmp_path: Path, *, is_old: bool
 ) -> None:
-    """Write on one copy is denied while the flow runs; then the process is killed and started again."""
+    """Write on one copy is denied while the flow runs. Then the process is killed and started again."""
     refused, others = (east.create_topic(unique_topic(), config=FOREVER) for _ in range(2))
     timestamp_ms = now_ms() - (40 * DAY_MS if is_old else 0)
     for topic in (refused, others):
@@ -109,7 +110,7 @@ def test_other_partitions_start_although_writes_to_one_copy_are_denied(
     assert f"Cluster guarded does not authorize Write on topic {flow.remote(refused)};" in status["message"]
 
 
-def test_other_partitions_start_although_reads_of_one_source_topic_are_denied(
+def test_other_partitions_start_even_if_reads_of_one_source_topic_are_denied(
     secured: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     refused, others = (secured.create_topic(unique_topic()) for _ in range(2))
@@ -134,10 +135,10 @@ def test_other_partitions_start_although_reads_of_one_source_topic_are_denied(
 
 
 @pytest.mark.parametrize("restart", ["target", "process"])
-def test_other_partitions_start_although_a_source_partition_has_no_leader(
+def test_other_partitions_start_even_if_a_source_partition_has_no_leader(
     unique_topic: Names, tmp_path: Path, restart: str
 ) -> None:
-    """One broker of the source is down; then a broker of the target or the process restarts."""
+    """One broker of the source is down. Then a broker of the target or the process restarts."""
     with (
         KafkaCluster(name="sources", brokers=3) as source,
         KafkaCluster(name="single") as target,
@@ -171,7 +172,7 @@ def test_other_partitions_start_although_a_source_partition_has_no_leader(
 
 @pytest.fixture
 def blocked(tmp_path: Path, east: KafkaCluster, unique_topic: Names) -> Iterator[tuple[Flow, str]]:
-    """A flow to three brokers, each with a proxy; the third one leads only its partition of the copy."""
+    """A flow to three brokers, each with a proxy. The third broker leads only its partition of the copy."""
     config = {"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"}
     with KafkaCluster(name="behind", brokers=3, proxied=True, config=config) as target:
         properties = {"bootstrap.servers": target.proxied_bootstrap}
@@ -193,15 +194,16 @@ def move_from_third(flow: Flow) -> None:
     reassign(flow.target, TRANSACTIONS, [1, 2])
     claims = claims_topic(flow.alias)
     end = flow.target.total_end_offset(claims)
-    # Each renewal of the claim, every 5 s, is a record and a marker; by the second one the process has the new leaders.
+    # Each renewal of the claim, every 5 s, writes a record and a marker. By the second renewal, the processes know the
+    # new leaders.
     wait_until("the claim is renewed twice", lambda: flow.target.total_end_offset(claims) >= end + 4)
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-def test_other_partitions_commit_although_one_broker_does_not_respond(
+def test_other_partitions_commit_even_if_one_broker_does_not_respond(
     blocked: tuple[Flow, str], *, is_old: bool
 ) -> None:
-    """Only this process cannot reach the broker, so it stays the leader."""
+    """Only this process cannot connect to the broker, so the broker remains the leader."""
     flow, topic = blocked
     timestamp_ms = now_ms() - (40 * DAY_MS if is_old else 0)
     load(flow.source, topic, COUNT, timestamp_ms=timestamp_ms)
@@ -229,10 +231,10 @@ def test_other_partitions_commit_although_one_broker_does_not_respond(
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-def test_other_partitions_start_although_the_disk_of_one_copy_is_full(
+def test_other_partitions_start_even_if_the_disk_of_one_copy_is_full(
     east: KafkaCluster, unique_topic: Names, tmp_path: Path, *, is_old: bool
 ) -> None:
-    """A broker with two disks continues without the full one, which fails at the first write after the start."""
+    """A broker with two disks continues without the full one. That disk fails at the first write after the start."""
     full, others = (east.create_topic(unique_topic(), config=FOREVER) for _ in range(2))
     timestamp_ms = now_ms() - (40 * DAY_MS if is_old else 0)
     large = tmp_path / "large"

@@ -1,7 +1,7 @@
-"""Java MirrorMaker 2 and MirrorFlow run one flow in turns, each from the positions of the other.
+"""Java's MirrorMaker 2 and MirrorFlow run one flow in turns, each from the positions of the other.
 
-After a clean stop the next process copies nothing twice and loses nothing, however often they change. After a kill -9
-the next process continues from the last stored position and copies later records again: at least once.
+After a graceful stop, the next process copies nothing twice and loses nothing, regardless of the number of turns. After
+a kill -9, the next process continues from the last stored position and copies later records again (at least once).
 """
 
 import copy
@@ -28,9 +28,9 @@ from tests.integration.kafka.flows import call_cluster
 
 @dataclass(kw_only=True, slots=True)
 class Relay:
-    """One flow that Java and MirrorFlow run in turns; *topics* has names and numbers of partitions."""
+    """A flow that Java and MirrorFlow run in turns. *topics* has names and numbers of partitions."""
 
-    source: KafkaCluster  # named as the flow's source alias
+    source: KafkaCluster  # the name is the flow's source alias
     target: KafkaCluster
     folder: Path
     topics: dict[str, int]
@@ -69,7 +69,10 @@ class Relay:
             self.load_one(topic, count)
 
     def load_one(self, topic: str, count: int) -> None:
-        """Produces *count* records with keys and headers, some without a value; the key has their number."""
+        """Produces *count* records with keys and headers, some of them without a value.
+
+        The key contains their number.
+        """
         first = self.loaded.get(topic, 0)
         now_ms = time.time_ns() // 1_000_000
         numbers = range(first, first + count)
@@ -90,14 +93,14 @@ class Relay:
         self.loaded[topic] = first + count
 
     def wait_until_java_copied(self, java: MirrorMaker, *topics: str) -> None:
-        """Waits until the target has grown by what was loaded since `mark`: Java writes nothing but records."""
+        """Waits until the target has grown by the records loaded since `mark`. Java writes only records."""
         for topic in topics or tuple(self.topics):
             end, loaded = self._marks[topic]
             expected = end + self.loaded[topic] - loaded
             java.wait_until_replicated(topic, expected, remote=self.remote)
 
     def wait_until_mirrorflow_copied(self, mirrorflow: Replicator) -> None:
-        """Waits until MirrorFlow has delivered all that the source has; a report of the lag may be outdated."""
+        """Waits until MirrorFlow has delivered all records of the source. Its report of the lag may be outdated."""
         ends = {
             (topic, number): end
             for topic in self.topics
@@ -115,12 +118,12 @@ class Relay:
         wait_until("MirrorFlow has copied everything", delivered, poll_s=0.1)
 
     def target_end(self, topic: str) -> int:
-        """Returns the sum of the copies' end offsets; markers of MirrorFlow's transactions count."""
+        """Returns the sum of the copies' end offsets, including markers of MirrorFlow's transactions."""
         remote = self.remote(topic)
         return self.target.total_end_offset(remote)
 
     def mark(self) -> None:
-        """Remembers the end offsets of the copies when they hold all loaded records."""
+        """Stores the end offsets of the copies when they have all loaded records."""
         self._marks = {topic: (self.target_end(topic), self.loaded.get(topic, 0)) for topic in self.topics}
 
     def assert_equal(self, *topics: str) -> None:
@@ -128,7 +131,7 @@ class Relay:
             assert_copied(self.source, topic, self.target, self.remote(topic), count=self.loaded[topic])
 
     def positions(self) -> Mapping[TopicPartition, Position]:
-        """Returns the positions that the offsets topic holds."""
+        """Returns the positions in the offsets topic."""
 
         async def read(cluster: Cluster) -> Mapping[TopicPartition, Position]:
             client = ClientSettings(alias="t", client_id="t", properties={})
@@ -152,7 +155,7 @@ class Relay:
 
 @pytest.fixture
 def relay(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Relay:
-    """A flow of three topics with six partitions, from a cluster with an alias of this test's own."""
+    """A flow of three topics with six partitions. Its source alias belongs to this test only."""
     source = copy.copy(east)
     source.name = f"east{uuid.uuid4().hex[:6]}"
     topics = {f"{name}-{source.name}": count for name, count in (("orders", 3), ("bills", 2), ("notes", 1))}
@@ -162,7 +165,7 @@ def relay(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Relay:
 
 
 def by_java(relay: Relay, before: int, during: int) -> None:
-    """Runs Java until it has copied records from before and after its start, and stops it cleanly."""
+    """Runs Java until it has copied records from before and after its start, and then stops it gracefully."""
     relay.mark()
     relay.load(before)
     with relay.java() as java:
@@ -173,7 +176,7 @@ def by_java(relay: Relay, before: int, during: int) -> None:
 
 
 def by_mirrorflow(relay: Relay, before: int, during: int) -> None:
-    """Runs MirrorFlow until it has copied records from before and after its start, and stops it cleanly."""
+    """Runs MirrorFlow until it has copied records from before and after its start, and then stops it gracefully."""
     relay.load(before)
     with relay.mirrorflow() as mirrorflow:
         relay.wait_until_mirrorflow_copied(mirrorflow)
@@ -192,7 +195,7 @@ def test_java_and_mirrorflow_alternate_and_copy_each_record_once(relay: Relay):
 
 def test_records_that_retention_deleted_after_javas_position_are_reported_as_lost(relay: Relay):
     """MirrorFlow continues at Java's position. Missing records after it are a loss, not a new beginning."""
-    *_, topic = relay.topics  # of one partition
+    *_, topic = relay.topics  # records of one partition
     relay.mark()
     relay.load(100)
     with relay.java() as java:
@@ -244,7 +247,7 @@ def test_a_topic_excluded_for_one_run_is_not_copied_again(relay: Relay):
 
 
 def test_a_flow_with_unchanged_topic_names_is_taken_over(west: KafkaCluster, tmp_path: Path):
-    """IdentityReplicationPolicy: the copy has the name of its source topic, and positions have the same keys."""
+    """With IdentityReplicationPolicy, the copy has the name of its source topic, and positions have the same keys."""
     with KafkaCluster(name="north") as north:
         topic = f"plain-{uuid.uuid4().hex[:6]}"
         north.create_topic(topic, partitions=2)
@@ -297,7 +300,7 @@ def test_java_continues_at_mirrorflows_last_position_after_a_kill(relay: Relay):
 
 
 def test_mirrorflow_continues_at_javas_last_position_after_a_kill(relay: Relay):
-    """MirrorFlow begins at Java's stored position, in order, and loses nothing."""
+    """MirrorFlow begins at Java's stored position, keeps the order, and loses nothing."""
     topic = next(iter(relay.topics))
     relay.mark()
     relay.load(400)
@@ -324,7 +327,7 @@ def test_mirrorflow_continues_at_javas_last_position_after_a_kill(relay: Relay):
 
 
 def assert_copied_again_from(relay: Relay, topic: str, stored: Mapping[TopicPartition, int]) -> None:
-    """Asserts that each partition is copied up to some record and again after its stored position, all in order."""
+    """Asserts that each partition is copied up to some record, and again after its stored position, in order."""
     for number in range(relay.topics[topic]):
         sent = [record for record in contents(records(relay.source, topic)) if record[0] == number]
         copied = [

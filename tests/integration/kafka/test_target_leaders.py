@@ -1,6 +1,7 @@
-"""Leaders of the target that die, freeze, forget producers, or return with fewer records.
+"""Leaders of the target die, freeze, lose producer state, or return with fewer records.
 
-Three brokers, replication factor 3 and min ISR 2 unless a test differs. They are killed, so they belong to this file alone.
+There are three brokers with replication factor 3 and min ISR 2, unless a test differs. They are killed, so only this
+file uses them.
 """
 
 import asyncio
@@ -57,7 +58,7 @@ SLOW = {"mirrorflow.bytes.per.second": "1Mi"}  # 12 MB take about 12 s
 NEVER = {"offset.flush.interval.ms": "3600000"}
 REPLICATED = {"replication.factor": "3"}
 UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-FOREIGN_BYTES = 33  # value size that identifies foreign records
+FOREIGN_BYTES = 33  # the value size that identifies foreign records
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def three_brokers() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def trio(three_brokers: KafkaCluster) -> Iterator[KafkaCluster]:
-    """Three brokers; all are running and in sync again after each test."""
+    """Three brokers. After each test, all are running and in sync again."""
     yield three_brokers
     heal(three_brokers)
 
@@ -85,7 +86,7 @@ def topic(east: KafkaCluster, unique_topic: Callable[[], str]) -> str:
 
 
 def heal(cluster: KafkaCluster) -> None:
-    """Starts or thaws every broker and waits until all are in sync."""
+    """Starts or resumes every broker, and waits until all are in sync."""
     for node in cluster.nodes.values():
         if node.running:
             node.thaw()
@@ -105,7 +106,7 @@ def all_in_sync(cluster: KafkaCluster) -> bool:
 
 
 def wait_for_leader(cluster: KafkaCluster, topic: str, condition: Callable[[int], bool]) -> int:
-    """Waits for a new leader that fulfils *condition*; returns it."""
+    """Waits for a new leader that meets *condition*, and returns it."""
 
     def new_leader() -> int:
         leader = cluster.leader(topic, 0)
@@ -115,7 +116,7 @@ def wait_for_leader(cluster: KafkaCluster, topic: str, condition: Callable[[int]
 
 
 def last_sequence(cluster: KafkaCluster, topic: str, *, bootstrap: str) -> int:
-    """Returns the largest sequence number that the leader of partition 0 remembers of any producer."""
+    """Returns the largest sequence number of any producer in the state of the leader of partition 0."""
 
     async def describe(connected: Cluster) -> int:
         await connected.refresh([topic])
@@ -132,7 +133,7 @@ def address(cluster: KafkaCluster, broker: int) -> str:
 
 
 def mapped_end(flow: Flow) -> int:
-    """Returns the source offset up to which the stored offset map of the flow's only partition reaches."""
+    """Returns the end of the stored offset map of the flow's only partition, as a source offset."""
     topic = offset_map_topic(flow.alias)
     if not flow.target.has_topic(topic):
         return -1
@@ -151,7 +152,9 @@ def start_copier(stack: ExitStack, flow: Flow, topic: str, **more: str) -> Repli
 
 @pytest.mark.parametrize("copiers", [1, 2])
 def test_leaders_killed_during_a_backlog_lose_and_repeat_nothing(flow: Flow, topic: str, copiers: int):
-    """kill -9 of the leader, twice, with batches in flight, also with a second copier that was started by mistake."""
+    """The leader is killed twice with kill -9 while batches are in flight, and again with a second copier that was
+    started by mistake.
+    """
     load(flow.source, topic, BACKLOG, size_bytes=200)
     remote = flow.remote(topic)
     with ExitStack() as stack:
@@ -169,7 +172,7 @@ def test_leaders_killed_during_a_backlog_lose_and_repeat_nothing(flow: Flow, top
 
 
 def test_a_copy_with_too_few_replicas_in_sync_is_written_once_they_return(flow: Flow, topic: str):
-    """Until then the reason is that its writes would be refused."""
+    """Until then, the reported reason is that its writes would be refused."""
     remote = flow.target.create_topic(flow.remote(topic), replication_factor=2)
     load(flow.source, topic, BACKLOG, size_bytes=200)
     leader = flow.target.leader(remote, 0)
@@ -191,8 +194,8 @@ def test_a_copy_with_too_few_replicas_in_sync_is_written_once_they_return(flow: 
     flow.assert_exact(topic)
 
 
-def test_a_stop_does_not_wait_for_a_target_that_does_not_respond(flow: Flow, topic: str):
-    """The next process finds in the logs what was copied."""
+def test_a_process_stops_without_waiting_for_a_target_that_does_not_respond(flow: Flow, topic: str):
+    """The next process reads from the logs what was copied."""
     flow = replace(flow, worker={**flow.worker, "task.shutdown.graceful.timeout.ms": "60000"})
     with flow.replicator(topic) as process:
         load(flow.source, topic, 1_000)
@@ -211,7 +214,7 @@ def test_a_stop_does_not_wait_for_a_target_that_does_not_respond(flow: Flow, top
 
 
 def test_a_first_batch_lost_with_its_leader_is_written_again(flow: Flow, topic: str):
-    """The leader has batches that no replica has, while a second process waits; then it is killed."""
+    """The leader has batches that no replica has, while a second process waits. Then the leader is killed."""
     remote = flow.target.create_topic(flow.remote(topic), replication_factor=3)
     with ExitStack() as stack:
         first = stack.enter_context(flow.replicator(topic))
@@ -237,7 +240,7 @@ def test_a_first_batch_lost_with_its_leader_is_written_again(flow: Flow, topic: 
 
 
 def test_a_leader_that_resumes_after_an_election_does_not_affect_the_copy(flow: Flow, topic: str):
-    """Requests wait in the socket of the suspended leader, which still responds to them after it resumes."""
+    """Requests wait in the socket of the suspended leader. It still responds to them after it resumes."""
     load(flow.source, topic, BACKLOG, size_bytes=200)
     remote = flow.remote(topic)
     with ExitStack() as stack:
@@ -257,8 +260,10 @@ def test_a_leader_that_resumes_after_an_election_does_not_affect_the_copy(flow: 
 def test_records_lost_by_an_unclean_election_are_copied_again(
     flow: Flow, east: KafkaCluster, trio: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """The new leader has a part of the copy, or nothing. Three flows copy exactly the lost records again: one that runs,
-    one that was killed, and one that left with a position and whose lost records were replaced by as many foreign ones.
+    """The new leader has some records of the copy, or none. Three flows copy exactly the lost records again. One flow
+    runs and one was killed.
+
+    The third flow left with a position, and its lost records were replaced by the same number of foreign ones.
     """
     part, nothing = east.create_topic(unique_topic()), east.create_topic(unique_topic())
     pattern = f"{part},{nothing}"
@@ -341,7 +346,8 @@ def test_records_lost_by_an_unclean_election_are_copied_again_in_transactions(
 def test_an_offset_map_is_not_used_where_the_target_has_lost_records(
     east: KafkaCluster, trio: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """The target loses its tail and the map cannot be written; new records are copied to offsets that the old map covers.
+    """The target loses its tail, and the map cannot be written. New records are copied to offsets that the old map
+    contains.
 
     After a kill, the next process must not translate groups to the old offsets.
     """
@@ -363,7 +369,7 @@ def test_an_offset_map_is_not_used_where_the_target_has_lost_records(
         load(east, topic, 500)
         process.wait_for_copy(trio, remote, 500)
         checkpoints = f"{flow.alias}.checkpoints.internal"
-        # It has three replicas, so its creation needs three brokers.
+        # The topic has three replicas, so its creation needs three brokers.
         wait_until("the checkpoints topic exists", lambda: trio.has_topic(checkpoints))
         trio.broker(2).stop()
         load(trio, remote, 100, size_bytes=FOREIGN_BYTES)
@@ -394,12 +400,13 @@ def test_an_offset_map_is_not_used_where_the_target_has_lost_records(
     assert checkpoint["downstream_offset"] <= own_records(trio, remote)[700].offset
 
 
-def test_an_emptied_target_whose_brokers_all_restart_is_continued(
+def test_copying_to_an_emptied_target_continues_after_all_its_brokers_restart(
     flow: Flow, east: KafkaCluster, trio: KafkaCluster, topic: str, tmp_path: Path
 ):
-    """DeleteRecords deleted everything and every broker restarted: leaders know the flows at most by their fences.
+    """DeleteRecords has deleted everything, and every broker has restarted. Leaders know the flows at most by their
+    fences.
 
-    One process runs and has its offsets. The other was killed; its flow continues after its last stored position.
+    One process runs and has its offsets. The other was killed, and its flow continues after its last stored position.
     """
     alerting = {**REPLICATED, "mirrorflow.source.loss.policy": "alert"}
     dead_flow = Flow.new(east, trio, tmp_path, connector=alerting, worker=flow.worker)
@@ -428,9 +435,9 @@ def test_an_emptied_target_whose_brokers_all_restart_is_continued(
 
 
 def test_a_partition_moved_to_a_broker_without_the_flows_batches_continues(flow: Flow, topic: str):
-    """The records of the flow are deleted and only foreign ones remain.
+    """The records of the flow are deleted, and only foreign ones remain.
 
-    The new broker may know the producer only from a fence.
+    The new broker may know the producer only by a fence.
     """
     remote = flow.target.create_topic(
         flow.remote(topic), replication_factor=1, config={"min.insync.replicas": "1"}
@@ -451,7 +458,10 @@ def test_a_partition_moved_to_a_broker_without_the_flows_batches_continues(flow:
 def test_a_source_that_lost_its_tail_follows_the_loss_policy(
     trio: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """After an unclean election the source's log is shorter than the copy, then grows again with different records."""
+    """After an unclean election, the source's log is shorter than the copy.
+
+    Then it grows again with different records.
+    """
     topic = trio.create_topic(unique_topic(), replication_factor=3, config=UNCLEAN)
     reassign(trio, topic, [1, 2])
     flows = {
@@ -478,7 +488,7 @@ def test_a_source_that_lost_its_tail_follows_the_loss_policy(
         for policy in ("alert", "restart"):
             running[policy].wait_until_caught_up()
             flows[policy].wait_until_committed(topic)
-        # The high watermark of the new leader is above all copied offsets at this point.
+        # at this point, the high watermark of the new leader is above all copied offsets
         new = contents(records(trio, topic))
 
     copied = {policy: contents(records(west, its_flow.remote(topic))) for policy, its_flow in flows.items()}
@@ -491,7 +501,7 @@ def test_a_source_that_lost_its_tail_follows_the_loss_policy(
 def test_a_partition_whose_leader_has_died_is_not_taken_over(
     trio: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """The metadata still has the leader for some seconds."""
+    """For some seconds, the metadata still has the leader."""
     topic = trio.create_topic(unique_topic(), partitions=3)
     leader = trio.leader(topic, 0)
     led_partitions = {
@@ -541,7 +551,7 @@ def test_positions_without_a_commit_marker_are_kept_and_copying_continues(
 def test_a_lost_marker_of_positions_is_detected_before_the_next_transaction(
     flow: Flow, trio: KafkaCluster, topic: str
 ):
-    """Otherwise the next transaction could be aborted, and would abort the committed positions."""
+    """The next transaction could otherwise be aborted, and would abort the committed positions."""
     trio.create_topic(flow.remote(topic), replication_factor=3)
     offsets = on_broker_2(trio, f"mm2-offsets.{flow.alias}.internal")
     load(flow.source, topic, 100)
@@ -578,7 +588,7 @@ def stable_end(cluster: KafkaCluster, topic: str) -> int:
 
 
 def freeze_in_transaction(running: Replicator, cluster: KafkaCluster, topic: str) -> None:
-    """Freezes the flow at a moment at which its transaction has records in partition 0 of *topic*."""
+    """Freezes the flow while its transaction has records in partition 0 of *topic*."""
 
     def is_open() -> bool:
         running.freeze()
@@ -619,7 +629,7 @@ async def last_position(
 async def commit_without_marker(
     cluster: KafkaCluster, target: Cluster, flow: Flow, topic: str, copied: list[WireRecord]
 ) -> None:
-    """Writes *copied* and their position in a transaction of the task, as its process does, and stops after EndTxn."""
+    """Writes *copied* and their position in a transaction of the task, like its process does, and stops after EndTxn."""
     transactions, producer, position = await last_position(target, flow, topic)
     copy, count = TopicPartition(flow.remote(topic), 0), len(copied)
     if copied:
@@ -633,7 +643,7 @@ async def commit_without_marker(
         await transactions.append(producer, copy, copied)
     await transactions.store_positions(producer, [position])
     lose_leader(cluster, f"mm2-offsets.{flow.alias}.internal")
-    await target.refresh()  # detects lost connections: a commit is sent only once
+    await target.refresh()  # detects lost connections, because a commit is sent only once
     await admin.end_txn(target, *producer, committed=True, timeout_s=60)
     wait_until(
         "the copy is committed",
@@ -644,7 +654,7 @@ async def commit_without_marker(
 def test_a_partition_without_a_leader_does_not_block_other_partitions_of_its_task(
     east: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str]
 ):
-    """Kafka 3.9's coordinator keeps an id busy until the marker is written, so the task uses its spare id."""
+    """Kafka 3.9's coordinator keeps an id busy until the marker is written. The task therefore uses its spare id."""
     topic = east.create_topic(unique_topic(), partitions=3, config=FOREVER)
     load(east, topic, BACKLOG, size_bytes=200, timestamp_ms=now_ms() - 40 * DAY_MS)
     ends = east.end_offsets(topic)
@@ -676,7 +686,7 @@ def test_a_partition_without_a_leader_does_not_block_other_partitions_of_its_tas
 
 
 def test_the_end_of_a_flow_waits_for_a_partition_without_a_leader(flow: Flow, topic: str):
-    """Its writer cannot be fenced there meanwhile: brokers of 4.x write no marker to it, also later.
+    """Meanwhile its writer cannot be fenced there, because brokers of 4.x write no marker to it, not even later.
 
     A switchover that does not wait has not ended the flow, which continues.
     """

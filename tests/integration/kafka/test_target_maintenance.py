@@ -26,7 +26,7 @@ PARTITIONS = 4
 RECORDS = 500
 REPLICATED = {"replication.factor": "3"}
 BROKERS = {"min.insync.replicas": "2"}
-# metadata.version 4.1 and transaction.version 2 (KIP-890), which 3.9 does not have.
+# metadata.version 4.1 and transaction.version 2 (KIP-890), which 3.9 lacks
 FEATURES = {"metadata.version": 27, "transaction.version": 2}
 
 
@@ -77,7 +77,10 @@ def _assert_exact_while(
     folder: Path,
     steps: Sequence[Callable[[], None]],
 ) -> None:
-    """Copies *topic* while *steps* run and records of both ages arrive; compares it for readers of committed records."""
+    """Copies *topic* while *steps* run and old and recent records arrive.
+
+    Compares it for readers of committed records.
+    """
     flow = Flow.new(
         east, target, folder, connector=REPLICATED, worker={"offset.storage.replication.factor": "3"}
     )

@@ -1,6 +1,7 @@
-"""The topologies of examples/ on three real clusters: each record reaches its last cluster once, and none returns.
+"""The topologies of examples/ on three real clusters. Each record reaches its last cluster once, and none returns.
 
-Each runs as mm2.properties and as converted MirrorFlows. Flows copy every topic, so each test starts with empty clusters.
+Each topology runs as mm2.properties and as converted MirrorFlows. Flows copy every topic, so each test starts with
+empty clusters.
 """
 
 import subprocess
@@ -38,7 +39,7 @@ def three() -> Iterator[Sites]:
 
 @pytest.fixture
 def sites(three: Sites) -> Iterator[Sites]:
-    """Three clusters; their topics are deleted after the test."""
+    """Three clusters whose topics are deleted after the test."""
     yield three
     for cluster in three.values():
         for topic in own_topics(cluster):
@@ -50,7 +51,7 @@ def own_topics(cluster: KafkaCluster) -> set[str]:
 
 
 def copies(cluster: KafkaCluster) -> set[str]:
-    """Returns the topics with users' records: source topics and copies."""
+    """Returns the topics with users' records, which are source topics and copies."""
     return {name for name in own_topics(cluster) if not name.startswith("mm2-") and "internal" not in name}
 
 
@@ -73,7 +74,7 @@ def mirrorflow(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def convert(text: str, folder: Path) -> list[Path]:
-    """Converts the mm2.properties *text*; returns the flow files in the order of the file."""
+    """Converts the mm2.properties *text*, and returns the flow files in the order of the file."""
     (folder / "mm2.properties").write_text(text)
     result = mirrorflow("convert", folder / "mm2.properties", "-o", folder / "flows")
     assert 0 == result.returncode, result.stderr
@@ -88,7 +89,10 @@ def run_until_caught_up(flow: Path) -> None:
 
 
 def test_a_chain_of_three_copies_each_record_once(sites: Sites, tmp_path: Path) -> None:
-    """b gets a.orders, c gets b.a.orders; the converted MirrorFlows continue where the mm2.properties flows stopped."""
+    """b receives a.orders, and c receives b.a.orders.
+
+    The converted MirrorFlows continue at the positions of the mm2.properties flows.
+    """
     a, b, c = sites.values()
     text = example("chain-of-three", sites)
     write(a, a.create_topic("orders"), 50)
@@ -106,7 +110,7 @@ def test_a_chain_of_three_copies_each_record_once(sites: Sites, tmp_path: Path) 
 
 
 def test_active_active_copies_nothing_back(sites: Sites, tmp_path: Path) -> None:
-    """Each side has its own topics and one copy of the other's, also after a refresh that saw the copies."""
+    """Each cluster has its own topics and one copy of those of the other, also after a refresh that lists the copies."""
     east, west, _ = sites.values()
     for cluster, topic in ((east, "orders"), (west, "bills")):
         write(cluster, cluster.create_topic(topic), 20)
@@ -128,7 +132,7 @@ def test_active_active_copies_nothing_back(sites: Sites, tmp_path: Path) -> None
     assert {"bills", "late", "east.orders", "east.late"} == copies(west)
 
 
-def test_a_converted_flow_continues_where_java_stopped(sites: Sites, tmp_path: Path) -> None:
+def test_a_converted_flow_continues_at_the_positions_of_java(sites: Sites, tmp_path: Path) -> None:
     """Conversion keeps the names by which the positions of Java's MirrorMaker 2 are found."""
     a, b, _ = sites.values()
     write(a, a.create_topic("orders"), 40)
@@ -144,7 +148,7 @@ def test_a_converted_flow_continues_where_java_stopped(sites: Sites, tmp_path: P
 
 
 def test_plan_finds_loops_by_cluster_id_and_conflicts_by_topic(sites: Sites, tmp_path: Path) -> None:
-    """Two addresses of one cluster make a loop; two flows that keep names conflict only if both have the topic."""
+    """Two addresses of one cluster make a loop. Two flows that keep names conflict only if both have the topic."""
     a, b, c = sites.values()
     a.create_topic("orders")
     b.create_topic("payments")
@@ -175,7 +179,7 @@ def test_plan_finds_loops_by_cluster_id_and_conflicts_by_topic(sites: Sites, tmp
 
 
 def test_active_passive_translates_groups_and_emits_heartbeats(sites: Sites, tmp_path: Path) -> None:
-    """`mirrorflow run` of the example runs all three connectors; heartbeats arrive on both clusters."""
+    """`mirrorflow run` of the example runs all three connectors. Heartbeats arrive on both clusters."""
     primary, backup, _ = sites.values()
     text = (EXAMPLES / "active-passive" / "primary-to-backup.yaml").read_text()
     for alias, cluster in (("primary", primary), ("backup", backup)):
@@ -205,8 +209,11 @@ def fourth() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def test_fan_out_copies_to_each_site_its_topics(sites: Sites, fourth: KafkaCluster, tmp_path: Path) -> None:
-    """Two sites get all topics, and the third site gets one kind. Nothing is copied back. Then the MirrorFlows continue."""
+def test_fan_out_copies_the_topics_of_each_site(sites: Sites, fourth: KafkaCluster, tmp_path: Path) -> None:
+    """Two sites receive all topics, and the third site one kind of them.
+
+    Nothing is copied back. Then the MirrorFlows continue.
+    """
     a, b, c = sites.values()
     text = example("fan-out", {**sites, "hub": fourth})
     for topic in ("orders", "public-prices"):
@@ -227,8 +234,10 @@ def test_fan_out_copies_to_each_site_its_topics(sites: Sites, fourth: KafkaClust
     assert ({"hub.public-prices"}, {"orders", "public-prices"}) == (copies(c), copies(fourth))
 
 
-def test_aggregation_keeps_equal_names_apart(sites: Sites, fourth: KafkaCluster, tmp_path: Path) -> None:
-    """Three sites with equal topic names make three copies; then the MirrorFlows continue."""
+def test_aggregation_keeps_topics_with_equal_names_separate(
+    sites: Sites, fourth: KafkaCluster, tmp_path: Path
+) -> None:
+    """Three sites with equal topic names have three copies. Then the MirrorFlows continue."""
     text = example("aggregation", {**sites, "hub": fourth})
     for number, site in enumerate(sites.values(), 1):
         write(site, site.create_topic("orders"), 10 * number)
@@ -248,7 +257,7 @@ def test_aggregation_keeps_equal_names_apart(sites: Sites, fourth: KafkaCluster,
 
 
 def test_request_response_copies_requests_one_way_and_responses_back(sites: Sites, tmp_path: Path) -> None:
-    """A service on the other site reads the copied requests and writes responses, which are copied back."""
+    """A service on the other cluster reads the copied requests and writes responses, which are copied back."""
     front, back, _ = sites.values()
     text = example("request-response", {"front": front, "back": back})
     write(front, front.create_topic("requests-1"), 20)
@@ -268,7 +277,7 @@ def test_request_response_copies_requests_one_way_and_responses_back(sites: Site
 
 
 def test_a_migration_keeps_topic_names_and_translates_groups(sites: Sites, tmp_path: Path) -> None:
-    """With the identity policy the copy has the source topic's name, and the group continues in it."""
+    """With the identity policy, the copy has the name of the source topic, and the group continues in it."""
     old, new, _ = sites.values()
     text = example("identity", {"old": old, "new": new}) + "old->new.offset.lag.max = 0\n"
     write(old, old.create_topic("orders"), 60)

@@ -1,4 +1,4 @@
-"""Kafka Connect's built-in transformations, compared with Java MM2 with the same lines: equal records in equal topics."""
+"""Kafka Connect's built-in transformations give the same records in the same topics as Java's MM2 with the same lines."""
 
 import time
 import uuid
@@ -24,7 +24,7 @@ def regex_router(name: str, regex: str, replacement: str, **more: str) -> dict[s
 
 
 def load(cluster: KafkaCluster, topic: str, count: int = 200) -> None:
-    """Produces records with and without headers; some headers are repeated, empty or null."""
+    """Produces records with and without headers. Some headers are repeated, empty or null."""
     now_ms = time.time_ns() // 1_000_000
     header_sets: tuple[list[tuple[str, bytes | None]], ...] = (
         [],
@@ -43,7 +43,7 @@ def load(cluster: KafkaCluster, topic: str, count: int = 200) -> None:
 
 
 def read(cluster: KafkaCluster, topic: str) -> list[Content]:
-    """Returns the contents of *topic* in the order of each partition; empty if it does not exist."""
+    """Returns the contents of *topic* in the order of each partition, or nothing if the topic does not exist."""
     if not cluster.has_topic(topic):
         return []
     return sorted(contents(records(cluster, topic)), key=lambda content: content[0])
@@ -61,7 +61,7 @@ def both(
         source=east,
         target=west,
         topics=pattern,
-        # A transformation applies to all three connectors of Java's flow; only the first is compared here.
+        # A transformation applies to all three connectors of Java's flow. Only the first connector is compared here.
         properties={**java_lines, f"{east.name}->{west.name}.emit.heartbeats.enabled": "false"},
     )
     return java, flow, flow.replicator(pattern, own_lines)
@@ -70,13 +70,16 @@ def both(
 def test_transformed_records_and_topics_equal_those_of_java(
     east: KafkaCluster, west: KafkaCluster, tmp_path: Path
 ):
-    """A renaming with groups, a filter by topic, headers dropped and inserted; each record equals that of Java."""
+    """The lines have a renaming with groups, a filter by topic, and headers dropped and inserted.
+
+    Each record equals that of Java.
+    """
     run = uuid.uuid4().hex[:6]
     topics = [f"smt-{run}-{name}" for name in ("orders", "noise", "plain")]
     for topic in topics:
         east.create_topic(topic, partitions=2)
         load(east, topic)
-    # The topics exist on the target beforehand: Java creates only topics with the policy's names.
+    # The topics are created on the target beforehand, because Java creates only topics with the policy's names.
     lines = {
         "transforms": "route, drop, out, in, nothing",
         "predicates": "noise, orders",
@@ -120,7 +123,10 @@ def test_transformed_records_and_topics_equal_those_of_java(
 def test_headers_are_unchanged_with_mm2s_own_converter(
     east: KafkaCluster, west: KafkaCluster, tmp_path: Path
 ) -> None:
-    """ByteArrayConverter, which Java's dedicated mode has: bytes that are not text, repeated names, nulls."""
+    """ByteArrayConverter is the converter of Java's dedicated mode.
+
+    The headers have bytes that are not text, repeated names, and nulls.
+    """
     topic = east.create_topic(f"smt-{uuid.uuid4().hex[:6]}", partitions=2)
     load(east, topic)
     lines = {
@@ -142,7 +148,10 @@ def test_headers_are_unchanged_with_mm2s_own_converter(
 def test_changed_transformations_apply_to_later_records_only(
     east: KafkaCluster, west: KafkaCluster, tmp_path: Path
 ) -> None:
-    """A changed header after kill -9 on a compacted topic, a changed name after a stop: each record once, with its setting."""
+    """A header changes after kill -9 on a compacted topic, and a name changes after a stop.
+
+    Each record is copied once, with its setting.
+    """
     topic = east.create_topic(f"smt-{uuid.uuid4().hex[:6]}", config={"cleanup.policy": "compact"})
     flow = Flow.new(east, west, tmp_path, connector={"offset.flush.interval.ms": "3600000"})
     written = 0
@@ -183,7 +192,10 @@ def test_changed_transformations_apply_to_later_records_only(
 
 
 def test_two_topics_never_share_one_copy(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> None:
-    """The first topic is copied, the second reports why it is not, also after a restart and after the first is deleted."""
+    """The first topic is copied, and the second one reports why it is not.
+
+    This holds after a restart and after the first is deleted.
+    """
     run = uuid.uuid4().hex[:6]
     first = east.create_topic(f"smt-{run}-b")
     flow = Flow.new(

@@ -1,7 +1,8 @@
-"""Records that a leader has appended and that a replica lacks count when a switchover checks whether a cluster is quiet.
+"""Records that a leader has appended and that a replica lacks count when a switchover checks whether a cluster is
+quiet.
 
-Such a record is acknowledged when the replica returns, or has left the ISR: up to broker.session.timeout.ms or replica.lag.time.max.ms
-later, also behind a fence that was set meanwhile.
+Such a record is acknowledged when the replica returns or has left the ISR. That is up to broker.session.timeout.ms or
+replica.lag.time.max.ms later, and even if a fence was set in the meantime.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from tests.harness.kafka.installation import OLD_VERSION, VERSION
 from tests.harness.kafka.processes import wait_until
 from tests.integration.kafka.flows import call_cluster
 
-# Longer than the test: the frozen replica stays in the ISR until it is thawed.
+# longer than the test, so that the frozen replica stays in the ISR until it resumes
 PATIENT = {
     "broker.session.timeout.ms": "60000",
     "replica.lag.time.max.ms": "60000",
@@ -37,7 +38,10 @@ def trio(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
 
 
 def is_controller(node: Broker) -> bool:
-    """Returns whether *node* is the active controller: another one would let the frozen broker leave the ISR."""
+    """Returns whether *node* is the active controller.
+
+    Another controller would let the frozen broker leave the ISR.
+    """
     return "controller activation" in node.log.read_text()
 
 

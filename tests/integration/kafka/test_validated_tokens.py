@@ -1,4 +1,7 @@
-"""A real broker validates tokens by their signature, issuer and audience, as a cloud's does; a server on loopback issues them."""
+"""A real broker validates tokens by their signature, issuer and audience, like a cloud's broker.
+
+A server on loopback issues them.
+"""
 
 import asyncio
 import base64
@@ -39,7 +42,7 @@ def encoded(data: bytes) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Issuer:
-    """Signs tokens with its key, which the broker knows."""
+    """Signs tokens with its key, which the broker trusts."""
 
     key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 2048))
     lifetime_s: float = 300
@@ -81,7 +84,7 @@ def issuer() -> Issuer:
 
 @pytest.fixture(scope="module")
 def validating(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """A broker with the public key of *issuer*, which also limits a session to the lifetime of its token."""
+    """A broker with the public key of *issuer*. It also limits a session to the lifetime of its token."""
     path = tmp_path_factory.mktemp("keys") / "jwks.json"
     path.write_text(issuer.jwks())
     own = {
@@ -149,7 +152,10 @@ def test_a_login_without_a_secret_connects(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The file has an assertion of the same issuer, as a projected token does. Nothing of both is logged at any level."""
+    """The file has an assertion of the same issuer, like a projected token.
+
+    Neither the assertion nor the token is logged at any level.
+    """
     caplog.set_level(logging.DEBUG)
     file = tmp_path / "token"
     file.write_text(issuer.token())
@@ -181,7 +187,7 @@ def test_a_login_without_a_secret_connects(
 AWS_ERROR = (
     "<ErrorResponse><Error><Code>AccessDenied</Code><Message>Not authorized</Message></Error></ErrorResponse>"
 )
-# What the cloud responds, and what `check` reports: the refusal, and the permission that is missing.
+# The response of the cloud, and what `check` reports: the refusal, and the missing permission.
 REFUSALS: dict[str, tuple[str, Response, tuple[str, ...]]] = {
     "AWS": (
         AWS_HANDLER,
@@ -202,7 +208,7 @@ REFUSALS: dict[str, tuple[str, Response, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("cloud", REFUSALS)
-def test_check_names_what_a_cloud_refused_and_the_missing_permission(
+def test_check_reports_what_a_cloud_refused_and_the_missing_permission(
     validating: KafkaCluster, east: KafkaCluster, cloud: str, tmp_path: Path
 ) -> None:
     handler, refusal, expected = REFUSALS[cloud]
@@ -236,7 +242,7 @@ def test_check_names_what_a_cloud_refused_and_the_missing_permission(
 
 
 def cloud_environment(url: str, token: Path) -> dict[str, str]:
-    """Returns the variables of a pod with a projected token in each of the three clouds, with all services at *url*."""
+    """Returns the variables of a pod with a projected token in each of the three clouds. All services are at *url*."""
     return {
         "AWS_REGION": "eu-west-1",
         "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/mirror",
@@ -252,7 +258,7 @@ def cloud_environment(url: str, token: Path) -> dict[str, str]:
 
 @pytest.mark.timing
 def test_a_connection_outlives_its_tokens(validating: KafkaCluster, issuer: Issuer) -> None:
-    """The broker ends a session with its token; each one is renewed before, on the same connection."""
+    """The broker ends a session with its token. Each session is renewed before, on the same connection."""
     short = Issuer(key=issuer.key, lifetime_s=LIFETIME_S)
 
     async def run() -> float:
@@ -262,7 +268,7 @@ def test_a_connection_outlives_its_tokens(validating: KafkaCluster, issuer: Issu
             began = time.monotonic()
             while time.monotonic() - began < 4 * LIFETIME_S:
                 await connection.call(MetadataRequest(topics=[]), timeout_s=5)
-                await asyncio.sleep(0.05)  # paces the requests; no condition depends on it
+                await asyncio.sleep(0.05)  # limits the rate of requests; no condition depends on it
             assert connection is await cluster.connection(1)
             await cluster.close()
             return time.monotonic() - began

@@ -1,4 +1,7 @@
-"""Verification on real Spark between real brokers: equal copies are reported as equal, differences at their offsets."""
+"""Verification on real Spark between real brokers.
+
+Equal copies are reported as equal, and differences at their offsets.
+"""
 
 import contextlib
 import json
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pyspark")
 
-COMMAND_WAIT_S = 200.0  # a JVM start and a few seconds, on a busy machine
+COMMAND_WAIT_S = 200.0  # a JVM start and a few seconds on a busy machine
 Names = Callable[[], str]
 SMALLER = {"window_offsets": "500", "split_windows": "2"}
 SMALL = {"window_offsets": "1000", "split_windows": "2"}  # so that partitions are split
@@ -46,12 +49,15 @@ SMALL = {"window_offsets": "1000", "split_windows": "2"}  # so that partitions a
 def test_a_copy_of_the_connector_is_equal(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Splits inside partitions match; identical batches are not decoded; records that are not yet copied are no difference."""
+    """Splits inside partitions match, and identical batches are not decoded.
+
+    Records that are not yet copied are no difference.
+    """
     topic = flow.source.create_topic(unique_topic(), partitions=3)
     load(flow.source, topic, 6_000, size_bytes=200, keys=100, headers=2, codec="lz4")
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up(partitions=3)
-        replicator.stop()  # cleanly, so that positions are stored
+        replicator.stop()  # stopped gracefully, so that positions are stored
     files = files_of(flow, topic)
 
     outcome = verify(files, spark, tmp_path / "whole", **SMALLER)
@@ -91,7 +97,10 @@ def spark_rows(spark: "SparkSession", folder: Path) -> list[Any]:
 def test_each_kind_of_difference_is_reported_at_its_offsets(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """Each partition has one kind of difference; the last is equal, with different batches. The result keeps keys."""
+    """Each partition has one kind of difference, except the last one, which is equal but has different batches.
+
+    The result keeps keys.
+    """
     topic = flow.source.create_topic(unique_topic(), partitions=9)
     copy = flow.target.create_topic(flow.remote(topic), partitions=9)
     for partition in range(9):
@@ -132,7 +141,7 @@ def test_each_kind_of_difference_is_reported_at_its_offsets(
     assert [("moved", 1_234, 1_235), ("moved", 1_235, 1_234)] == outcome.differences(3)
     assert [("missing", 0, -1)] == outcome.differences(7)
     assert [] == outcome.differences(8)
-    for partition in (0, 1, 2, 4, 5, 6):  # the key of partition 6 differs: it is that of the source
+    for partition in (0, 1, 2, 4, 5, 6):  # the key of partition 6 differs, and is that of the source
         assert ["k1234"] == outcome.keys(partition)
     assert ["k1234", "k1235"] == outcome.keys(3)
     assert ["k0"] == outcome.keys(7)
@@ -146,9 +155,9 @@ def test_each_kind_of_difference_is_reported_at_its_offsets(
 def test_compacted_topics_are_compared_by_the_latest_record_of_each_key(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """Only the target was compacted; in partition 1 an older value of a key is the last one.
+    """Only the target was compacted. In partition 1, an older value of a key is the last one.
 
-    Each log is read once, however many classes its keys have.
+    Each log is read once, regardless of the number of classes of its keys.
     """
     compacted = {"cleanup.policy": "compact"}
     topic = flow.source.create_topic(unique_topic(), partitions=2, config=compacted)
@@ -177,9 +186,10 @@ def test_compacted_topics_are_compared_by_the_latest_record_of_each_key(
 def test_keys_that_are_written_again_while_a_log_cleaner_runs_are_undecided(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Between plan and comparison the source's cleaner removes their older records, and the newest lie after the planned end.
+    """Between plan and comparison, the source's cleaner removes their older records. The newest ones lie after the
+    planned end.
 
-    In partition 1 a record was never copied: that is still a difference.
+    In partition 1, a record was never copied, which is still a difference.
     """
     topic = flow.source.create_topic(unique_topic(), partitions=2, config=COMPACTED)
     copy = flow.target.create_topic(flow.remote(topic), partitions=2, config={"cleanup.policy": "compact"})
@@ -208,7 +218,7 @@ def test_keys_that_are_written_again_while_a_log_cleaner_runs_are_undecided(
 def test_a_topic_that_is_deleted_after_the_plan_is_undecided_and_the_others_are_compared(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """One topic is deleted on the target, and a second, compacted one on the source."""
+    """One topic is deleted on the target, and a second, compacted topic on the source."""
     topics = [flow.source.create_topic(unique_topic()) for _ in range(2)]
     topics.append(flow.source.create_topic(unique_topic(), config={"cleanup.policy": "compact"}))
     for topic in topics:
@@ -246,7 +256,7 @@ def after_plan(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> N
 
 
 def log_bytes(cluster: KafkaCluster, topic: str) -> int:
-    """Returns the size of all records of *topic*, as fetched."""
+    """Returns the size of all records of *topic* as fetched."""
 
     sizes = call_cluster(cluster, admin.log_sizes)
     return sum(size for partition, size in sizes.items() if partition.topic == topic)
@@ -255,7 +265,7 @@ def log_bytes(cluster: KafkaCluster, topic: str) -> int:
 def test_aborted_records_are_ignored_and_inserted_headers_are_expected(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """The source is transactional and read committed; the flow inserts a header."""
+    """The source is transactional and is read with read_committed. The flow inserts a header."""
     topic = flow.source.create_topic(unique_topic())
     load(
         flow.source,
@@ -289,7 +299,10 @@ def test_aborted_records_are_ignored_and_inserted_headers_are_expected(
 def test_an_open_transaction_is_reported_with_its_producer(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """On the target the records after it are undecided. On the source of a read-committed flow, a note names its first offset."""
+    """On the target, the records after the transaction are undecided.
+
+    On the source of a read-committed flow, a note has its first offset.
+    """
     topic = flow.source.create_topic(unique_topic())
     copy = flow.target.create_topic(flow.remote(topic))
     write(flow.source, topic, plain(600))
@@ -313,7 +326,7 @@ def test_an_open_transaction_is_reported_with_its_producer(
 def test_a_copy_of_java_is_equal_and_split_by_its_offset_syncs(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """Its batches differ and are uncompressed, and there is no offset map."""
+    """Java's batches differ and are uncompressed, and there is no offset map."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 6_000, codec="lz4", keys=100, headers=1)
     quiet = {f"{flow.source.name}->{flow.target.name}.emit.heartbeats.enabled": "false"}
@@ -333,9 +346,10 @@ def test_a_copy_of_java_is_equal_and_split_by_its_offset_syncs(
 def test_records_that_only_retention_can_have_deleted_are_not_missing(
     flow: Flow, spark: "SparkSession", unique_topic: Names, tmp_path: Path
 ):
-    """Partition 0 lost its beginning on the source, partition 1 on the target; partition 2 never had it on the target.
+    """Partition 0 lost its first records on the source, and partition 1 on the target. In partition 2, the target never
+    had them.
 
-    The records are an hour old. The target's retention is a week at first; then it gets a size limit as well.
+    The records are an hour old. The target's retention is a week, and later it also has a size limit.
     """
     topic = flow.source.create_topic(unique_topic(), partitions=3)
     copy = flow.target.create_topic(flow.remote(topic), partitions=3)
@@ -406,7 +420,7 @@ def test_a_wrong_password_fails_without_showing_it(
 def test_a_stopped_verification_is_reported_as_paused_without_a_verdict(
     flow: Flow, unique_topic: Names, tmp_path: Path
 ):
-    """SIGTERM in the middle, as from a drained node: exit status 3, and the next run starts over."""
+    """SIGTERM is sent while it compares, as from a drained node. The exit status is 3, and the next run starts over."""
     topic = flow.source.create_topic(unique_topic())
     copy = flow.target.create_topic(flow.remote(topic))
     for cluster, name in ((flow.source, topic), (flow.target, copy)):
@@ -441,7 +455,7 @@ def _phase(port: int) -> str:
 def test_the_verify_command_exits_with_1_and_writes_a_report_for_a_difference(
     flow: Flow, unique_topic: Names, tmp_path: Path
 ):
-    """Started as by a user, with its own Spark."""
+    """The command is started like by a user, with its own Spark."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     copy = flow.target.create_topic(flow.remote(topic), partitions=2)
     for partition in range(2):

@@ -1,4 +1,4 @@
-"""Connect's config and status topics on a real broker: an Apache worker and MirrorFlow read each other's records."""
+"""Connect's config and status topics on a real broker. An Apache worker and MirrorFlow read each other's records."""
 
 import asyncio
 import json
@@ -72,7 +72,7 @@ async def topics(target: KafkaCluster, group: str) -> AsyncIterator[tuple[Config
 def with_topics(
     target: KafkaCluster, group: str, use: Callable[[ConfigTopic, StatusTopic], Awaitable[object]]
 ) -> tuple[ConfigTopic, StatusTopic]:
-    """Opens both topics, calls *use*, and returns both as they were left."""
+    """Opens both topics, calls *use*, and returns both in their final state."""
 
     async def main() -> tuple[ConfigTopic, StatusTopic]:
         async with topics(target, group) as (configs, statuses):
@@ -93,7 +93,7 @@ def now_ms() -> int:
 
 
 class JavaWorker:
-    """An Apache worker that has run a connector, and the records of its topics."""
+    """An Apache worker that has run a connector, with the records of its topics."""
 
     def __init__(self, worker: ConnectWorker, west: KafkaCluster, group: str) -> None:
         self.configs = records(west, f"{group}-configs")
@@ -103,7 +103,7 @@ class JavaWorker:
 
 @pytest.fixture(scope="module")
 def java(west: KafkaCluster) -> Iterator[JavaWorker]:
-    """The connector was created, paused, resumed and restarted with its tasks; a second one was created and deleted."""
+    """The connector was created, paused, resumed and restarted with its tasks. A second one was created and deleted."""
     group = f"java-{time.monotonic_ns()}"
     with ConnectWorker(cluster=west, group=group) as worker:
 
@@ -166,7 +166,7 @@ def test_encoded_records_equal_those_of_java(java: JavaWorker):
 
 
 def test_the_topics_of_a_stopped_java_worker_are_read(west: KafkaCluster, java: JavaWorker):
-    """They have one started connector with its task, nothing of the deleted connector, and both statuses."""
+    """They have one started connector with its task, no part of the deleted connector, and both statuses."""
     configs, statuses = with_topics(west, java.group, nothing)
 
     assert {NAME: heartbeats(west)} == configs.configs.connectors
@@ -175,7 +175,7 @@ def test_the_topics_of_a_stopped_java_worker_are_read(west: KafkaCluster, java: 
     assert {NAME} == statuses.statuses.connectors()
     connector = statuses.statuses.connector(NAME)
     assert connector is not None
-    # At its end the worker writes that they are unassigned.
+    # when it ends, the worker writes that they are unassigned
     assert {WorkerState.UNASSIGNED} == {
         connector.state,
         *(status.state for status in statuses.statuses.tasks(NAME).values()),
@@ -184,7 +184,7 @@ def test_the_topics_of_a_stopped_java_worker_are_read(west: KafkaCluster, java: 
 
 
 def test_java_runs_the_connectors_that_mirrorflow_has_written(west: KafkaCluster):
-    """A paused connector with its task, a stopped and a deleted one have these states on an Apache worker."""
+    """On an Apache worker, a paused connector with its task, a stopped one and a deleted one have these states."""
     group = f"own-{time.monotonic_ns()}"
     properties = heartbeats(west)
     stopped, gone = {**properties, "name": "stopped"}, {**properties, "name": "gone"}
@@ -223,7 +223,8 @@ def test_java_runs_the_connectors_that_mirrorflow_has_written(west: KafkaCluster
         assert tasks == [task["config"] for task in worker.call("GET", f"/connectors/{NAME}/tasks")]
         wait_until("the connector is paused", lambda: worker.state(NAME) == ("PAUSED", ["PAUSED"]))
         wait_until("the second connector is stopped", lambda: worker.state("stopped") == ("STOPPED", []))
-        # A leader deletes statuses of connectors that do not exist, so it has decoded MirrorFlow's statuses.
+        # A leader deletes statuses of connectors that do not exist. The worker has therefore decoded MirrorFlow's
+        # statuses.
         deleted = {b"status-connector-left", b"status-task-left-0"}
         wait_until(
             "Java has deleted the statuses of a connector without a config",
@@ -232,7 +233,7 @@ def test_java_runs_the_connectors_that_mirrorflow_has_written(west: KafkaCluster
 
 
 def test_a_follower_reads_each_new_record_once(west: KafkaCluster):
-    """It reads records of others and its own in order and once; records from before it opened are not new."""
+    """It reads its own records and those of others in order and once. Records from before it was opened are not new."""
     group = f"follow-{time.monotonic_ns()}"
 
     async def main() -> tuple[object, ...]:
@@ -250,7 +251,7 @@ def test_a_follower_reads_each_new_record_once(west: KafkaCluster):
 
 
 def test_worker_topics_are_created_as_by_connect(west: KafkaCluster):
-    """Configs have one partition and statuses five, all compacted."""
+    """The config topic has one partition and the status topic five, and both are compacted."""
     group = f"made-{time.monotonic_ns()}"
     with_topics(west, group, nothing)
     topics = west.topics()

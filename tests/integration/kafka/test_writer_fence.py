@@ -1,7 +1,7 @@
-"""Broker behaviour that the fencing of producers relies on (docs/decisions/020-one-fenced-writer.md).
+"""Behaviour of brokers on which the fencing of producers relies (docs/decisions/020-one-fenced-writer.md).
 
-A single broker sends transaction markers to itself over its inter-broker listener. Here that listener is behind
-a proxy, so that a test controls when the markers arrive.
+A single broker sends transaction markers to itself over its inter-broker listener. Here, that listener is behind a
+proxy, so that a test controls when the markers arrive.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ POLL_S = 0.01
 
 @pytest.fixture(scope="module", params=[VERSION, pytest.param(OLD_VERSION, marks=pytest.mark.java)])
 def target(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
-    """One broker whose markers pass through `proxy(1)`; clients use the other listener."""
+    """A broker whose markers pass through `proxy(1)`. Clients use the other listener."""
     config = {"inter.broker.listener.name": "PROXIED"}
     with KafkaCluster(name="fence", version=request.param, proxied=True, config=config) as cluster:
         yield cluster
@@ -43,7 +43,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochProducer:
-    """A transactional id in one epoch; `append` writes plain or transactional batches."""
+    """A transactional id in one epoch. `append` writes plain or transactional batches."""
 
     cluster: Cluster
     transactional_id: str
@@ -52,14 +52,14 @@ class EpochProducer:
 
     @classmethod
     async def new(cls, cluster: Cluster, transactional_id: str) -> "EpochProducer":
-        """Initialises *transactional_id*, which raises its epoch."""
+        """Initialises *transactional_id*, which increases its epoch."""
         producer_id, epoch = await admin.init_producer_id(
             cluster, transactional_id, timeout_ms=TRANSACTION_TIMEOUT_MS
         )
         return cls(cluster=cluster, transactional_id=transactional_id, producer_id=producer_id, epoch=epoch)
 
     async def append(self, partition: TopicPartition, index: int, *, transactional: bool = False) -> int:
-        """Writes the batch of this epoch with *index*; returns the error code."""
+        """Writes the batch of this epoch with *index*, and returns the error code."""
         first = index * BATCH_RECORDS
         data = encode(
             numbered(first, BATCH_RECORDS, timestamp=time.time_ns() // 1_000_000),
@@ -89,9 +89,9 @@ class EpochProducer:
 
 
 def test_late_batches_are_accepted_until_the_marker_is_written(target: KafkaCluster, unique_topic: Names):
-    """EndTxn responds once the coordinator has decided; the leader refuses the old epoch only after the marker.
+    """EndTxn responds once the coordinator has decided. The leader refuses the old epoch only after the marker.
 
-    So a successor looks up the log end only after it has read the marker of its epoch.
+    Therefore a successor looks up the log end only after it has read the marker of its epoch.
     """
     partition = TopicPartition(target.create_topic(unique_topic()), 0)
 
@@ -125,7 +125,7 @@ def test_late_batches_are_accepted_until_the_marker_is_written(target: KafkaClus
 def test_a_claim_is_refused_once_a_newer_owner_has_initialised_the_lock(
     target: KafkaCluster, unique_topic: Names, newcomer_before: str
 ):
-    """A claim is written in a transaction with the lock's id, so only the latest owner can commit one."""
+    """A claim is written in a transaction with the lock's id. Therefore only the latest owner can commit it."""
     partition = TopicPartition(target.create_topic(unique_topic()), 0)
     lock = f"{partition.topic}-lock"
 
@@ -152,7 +152,7 @@ def test_a_claim_is_refused_once_a_newer_owner_has_initialised_the_lock(
 def test_a_leader_lists_transactions_that_were_open_at_an_offset_and_then_aborted(
     target: KafkaCluster, unique_topic: Names
 ):
-    """After an unclean election the next marker of an id also ends the previous transaction, whose own marker is lost."""
+    """After an unclean election, the next marker of an id also ends the previous transaction, whose own marker is lost."""
     partition = TopicPartition(target.create_topic(unique_topic()), 0)
 
     async def write(cluster: Cluster) -> tuple[list[dict[int, int]], int, int]:
@@ -181,7 +181,9 @@ def test_a_leader_lists_transactions_that_were_open_at_an_offset_and_then_aborte
 
 
 async def refusal(producer: EpochProducer, step: str, partition: TopicPartition) -> int:
-    """Takes one step of a transaction with one batch; returns the error code, NONE if the broker accepts it."""
+    """Takes one step of a transaction with one batch, and returns the error code, which is NONE if the broker accepts
+    it.
+    """
     try:
         if step == "begin":
             await producer.add(partition)
@@ -207,5 +209,5 @@ async def wait_for_marker(producer: EpochProducer, partition: TopicPartition) ->
 
 
 async def batches_of(cluster: Cluster, partition: TopicPartition) -> list[Batch]:
-    """Returns all batches of a small log, markers included."""
+    """Returns all batches of a small log, including markers."""
     return list(split((await read_once(cluster, partition, 0)).records))

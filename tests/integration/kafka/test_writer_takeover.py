@@ -1,7 +1,7 @@
-"""The ownership protocol of `mirrorflow_core.writer` against real brokers: processes take a flow from each other.
+"""The ownership protocol of `mirrorflow_core.writer` against real brokers. Processes take a flow from each other.
 
-Each process has its own connections and copies the source's batches unchanged. A Java consumer compares source and
-copy record by record.
+Each process has its own connections and copies the source's batches unchanged. A Java consumer compares source and copy
+record by record.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ Requests = tuple[Request, ...]
 
 @dataclass
 class Process:
-    """A process that takes the flow and, once it owns it, copies batch by batch."""
+    """A process that takes the flow and, once it owns the flow, copies batch by batch."""
 
     name: str
     flow: Flow
@@ -75,7 +75,7 @@ class Process:
     tasks: int = 2
     owned: Ownership | None = None
     session_starts: list[SessionStart] = field(default_factory=list)
-    points: dict[TopicPartition, WritePoint] = field(default_factory=dict)  # where the streams begin
+    points: dict[TopicPartition, WritePoint] = field(default_factory=dict)  # starts of the streams
     streams: dict[TopicPartition, Stream] = field(default_factory=dict)
 
     @property
@@ -138,14 +138,14 @@ class Process:
         return await self.runner.run(ask(ReadEnd(partition)))
 
     async def batches_at(self, partition: TopicPartition, offset: int) -> deque[Batch]:
-        """Returns source batches from *offset* on; none at the log end."""
+        """Returns source batches from *offset* on, or none at the log end."""
         fetched = await read_once(self.source, partition, offset, max_bytes=FETCH_BYTES)
         batches = deque(split(fetched.records))
         assert not batches or batches[0].base_offset == offset, "a batch was copied in part"
         return batches
 
     async def copy(self, end: int) -> None:
-        """Copies all partitions up to a source offset; a refused task recovers."""
+        """Copies all partitions up to a source offset. A refused task recovers."""
         for task, start in enumerate(self.session_starts):
             while any(
                 await asyncio.gather(*(self.copy_plain(partition, task, end) for partition in start.points))
@@ -153,7 +153,10 @@ class Process:
                 await self.recover(task)
 
     async def copy_plain(self, partition: TopicPartition, task: int, end: int) -> int:
-        """Copies plain batches up to a source offset, several in flight; returns the first error code, 0 at the end."""
+        """Copies plain batches up to a source offset, several in flight.
+
+        Returns the first error code, or 0 at the end.
+        """
         stream = self.streams[partition]
         responses: deque[asyncio.Future[memoryview]] = deque()
         fetched: deque[Batch] = deque()
@@ -182,7 +185,7 @@ class Process:
     async def send(
         self, partition: TopicPartition, task: int, batch: Batch, sequence: int
     ) -> asyncio.Future[memoryview]:
-        """Sends a batch of the source with the plain producer; returns the future of the response."""
+        """Sends a batch of the source with the plain producer, and returns the future of the response."""
         target_partition, plain = self.topics.on_target(partition), self.session_starts[task].producers.plain
         if self.target.leader(*target_partition) is None:
             await self.target.refresh([target_partition.topic])
@@ -198,7 +201,10 @@ class Process:
         return connection.send(produce.API_KEY, produce.VERSION, parts, flexible=False)
 
     async def copy_in_transaction(self, task: int, *, ends: bool) -> None:
-        """Copies a batch of each partition of a task and their positions in one transaction; commits it only if *ends*."""
+        """Copies a batch of each partition of a task, and their positions, in one transaction.
+
+        The transaction is committed only if *ends* is true.
+        """
         producer, transactions = self.session_starts[task].producers.transactional, self.runner.transactions
         points: dict[TopicPartition, WritePoint] = {}
         async with transactions.turn(producer):
@@ -248,7 +254,7 @@ class Process:
         return position_at(partition, point, producers, mode=mode, time_ms=now_ms(), left=left)
 
     async def stop(self) -> None:
-        """Stops cleanly: positions and claim record that nothing follows."""
+        """Stops gracefully. Positions and claim then record that no batch follows."""
         for task in range(len(self.session_starts)):
             assert not isinstance(await self.store(task, left=True), Refused)
         assert await self.runner.run(renew_claim(owned(self), left=True))
@@ -273,7 +279,7 @@ def produced(body: memoryview, target_partition: TopicPartition) -> produce.Part
 
 @asynccontextmanager
 async def process(flow: Flow, topic: str, name: str, *, tasks: int = 2) -> AsyncIterator[Process]:
-    """Yields a process with its own connections; the internal topics exist."""
+    """Yields a process with its own connections. The internal topics exist."""
     async with AsyncExitStack() as stack:
         clusters = []
         for side in (flow.source, flow.target):
@@ -324,7 +330,7 @@ def owned(process: Process) -> Ownership:
 
 
 async def source_end(process: Process) -> int:
-    """Returns the end offset of all source partitions, which is the same."""
+    """Returns the end offset, which is the same for all source partitions."""
     partitions = [TopicPartition(process.topic, partition) for partition in range(PARTITIONS)]
     (end,) = set((await admin.offsets_at(process.source, partitions, LATEST)).values())
     return end
@@ -336,7 +342,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def feed(source: Cluster, topic: str, number: int) -> None:
-    """Appends batches to all source partitions until cancelled, always whole rounds."""
+    """Appends batches to all source partitions until cancelled, always in complete rounds."""
     while True:
         data = encode(source_batch(number), codec=0, producer_id=-1, producer_epoch=-1, base_sequence=-1)
         partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
@@ -358,7 +364,7 @@ async def numbers(cluster: Cluster, partition: TopicPartition, end: int) -> list
 
 
 async def run_until(runner: ProtocolRunner, steps: Steps[T], stops: Callable[[Request], bool]) -> Requests:
-    """Runs *steps* until a request fulfils *stops*; returns those requests, which are not sent."""
+    """Runs *steps* until a request satisfies *stops*, and returns those requests, which are not sent."""
     requests = next(steps)
     while not any(map(stops, requests)):
         requests = steps.send(await runner.respond(requests))
@@ -366,7 +372,7 @@ async def run_until(runner: ProtocolRunner, steps: Steps[T], stops: Callable[[Re
 
 
 async def continue_run(runner: ProtocolRunner, steps: Steps[T], requests: Requests) -> T:
-    """Sends the requests at which `run_until` stopped, and runs *steps* to their end."""
+    """Sends the requests at which `run_until` stopped, and runs *steps* to the end."""
     try:
         while True:
             requests = steps.send(await runner.respond(requests))
@@ -379,7 +385,7 @@ def is_of_task(request: Request) -> bool:
     return isinstance(request, InitProducerId) and ":task-" in request.transactional_id
 
 
-# The requests of a takeover before which a newcomer is paused, once it has the lock.
+# The requests before which a newcomer that has the lock is paused during its takeover.
 PAUSE_POINTS: Mapping[str, Callable[[Request], bool]] = {
     "barrier": lambda request: isinstance(request, Transaction) and request.is_barrier,
     "claims": lambda request: isinstance(request, ReadClaims),
@@ -393,7 +399,7 @@ PAUSE_POINTS: Mapping[str, Callable[[Request], bool]] = {
 
 
 def test_a_newcomer_continues_exactly_at_the_fence_of_the_owner(flow: Flow, unique_topic: Callable[[], str]):
-    """The owner writes all the time; what it sends after the fence is refused and not in the log."""
+    """The owner writes continuously. What it sends after the fence is refused and is not in the log."""
     topic = new_topic(flow, unique_topic, batches=10)
 
     async def main() -> None:
@@ -444,10 +450,13 @@ def test_a_newcomer_continues_exactly_at_the_fence_of_the_owner(flow: Flow, uniq
     assert flow.target.topic_config(claims)["cleanup.policy"] == "compact"
 
 
-def test_the_next_process_continues_after_transactions_and_after_a_clean_stop(
+def test_the_next_process_continues_after_transactions_and_after_a_graceful_stop(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """An owner dies inside a transaction, which is aborted; the next stops cleanly, so nothing is fenced or looked up."""
+    """An owner dies inside a transaction, which is aborted.
+
+    The next owner stops gracefully, so that nothing is fenced or looked up.
+    """
     topic = new_topic(flow, unique_topic, batches=12)
 
     async def main() -> None:
@@ -478,7 +487,7 @@ def test_the_next_process_continues_after_transactions_and_after_a_clean_stop(
 def test_a_newcomer_that_is_overtaken_between_two_requests_is_fenced(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """At each step of its takeover a different process takes the flow and copies; then the newcomer continues."""
+    """At each step of its takeover, a different process takes the flow and copies. Then the newcomer continues."""
     topic = new_topic(flow, unique_topic, batches=4 * len(PAUSE_POINTS))
 
     async def main() -> None:
@@ -544,7 +553,7 @@ def test_a_copy_deleted_during_a_takeover_waits_and_other_copies_are_taken_over(
 def test_an_owner_replaced_while_it_reinitializes_its_ids_is_fenced(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """It raises the new owner's epochs, checks the lock again and stops; the new owner recovers."""
+    """It increases the new owner's epochs, checks the lock again and stops. The new owner recovers."""
     topic = new_topic(flow, unique_topic, batches=12)
 
     async def main() -> None:
@@ -568,7 +577,7 @@ def test_an_owner_replaced_while_it_reinitializes_its_ids_is_fenced(
 
 
 def test_a_task_continues_after_a_batch_whose_response_is_lost(flow: Flow, unique_topic: Callable[[], str]):
-    """Its next session finds in the log whether the batch was written."""
+    """Its next session reads from the log whether the batch was written."""
     topic = new_topic(flow, unique_topic, batches=6)
 
     async def main() -> None:
@@ -596,7 +605,10 @@ def test_a_task_continues_after_a_batch_whose_response_is_lost(flow: Flow, uniqu
 def test_a_producer_in_the_last_epochs_is_fenced_and_its_successors_do_not_wait(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """After the last epoch the coordinator assigns a new producer id. Waiting for closed connections would take minutes."""
+    """After the last epoch, the coordinator assigns a new producer id.
+
+    Waiting for closed connections would take minutes.
+    """
     topic = new_topic(flow, unique_topic, batches=8)
 
     async def main() -> None:

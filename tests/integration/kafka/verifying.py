@@ -1,4 +1,6 @@
-"""Runs verifications of a flow in this process, with a Spark session that a file's tests share; writes copies with changes."""
+"""Runs verifications of a flow in this process with a Spark session that the tests of a file share, and writes copies
+with changes.
+"""
 
 import json
 import time
@@ -19,12 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ProducedRecord = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
-T0 = time.time_ns() // 1_000_000 - 3_600_000  # an hour ago: brokers delete records older than a week
+T0 = time.time_ns() // 1_000_000 - 3_600_000  # an hour ago, because brokers delete records older than a week
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerifyOutcome:
-    """The outcome of a run: exit status, last report and JSON summary."""
+    """The outcome of a run, which consists of exit status, last report and JSON summary."""
 
     status: int
     report: VerifyReport
@@ -33,7 +35,7 @@ class VerifyOutcome:
 
     @property
     def not_equal(self) -> list[dict[str, Any]]:
-        """Windows that are not equal."""
+        """Returns the windows that are not equal."""
         windows: list[dict[str, Any]] = self.summary["notEqual"]
         return windows
 
@@ -56,7 +58,7 @@ class VerifyOutcome:
         ]
 
     def keys(self, partition: int = 0) -> list[str | None]:
-        """Returns the key of each record that differs, where the result keeps keys."""
+        """Returns the key of each record that differs, if the result keeps keys."""
         return [
             difference["key"]
             for window in self.not_equal
@@ -66,7 +68,7 @@ class VerifyOutcome:
 
 
 def verify(files: FlowFiles, spark: "SparkSession", folder: Path, **job: str) -> VerifyOutcome:
-    """Runs a verification in this process to its end."""
+    """Runs a verification in this process until it ends."""
     reports: list[VerifyReport] = []
 
     def display(report: object) -> None:

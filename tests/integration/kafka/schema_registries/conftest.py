@@ -10,7 +10,7 @@ from tests.integration.kafka.schemas import registry_of
 
 @pytest.fixture
 def store(unique_topic: Callable[[], str]) -> str:
-    """The name of the topic in which each registry keeps its schemas."""
+    """Returns the name of the topic in which each registry stores its schemas."""
     return f"{unique_topic()}-schemas"
 
 

@@ -1,4 +1,7 @@
-"""Consumers decode the copies by the target's registry: Confluent's deserializers, with copied schemas and with a copied `_schemas`."""
+"""Consumers decode the copies with the target's registry.
+
+They use Confluent's deserializers, with copied schemas and with a copied topic `_schemas`.
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -32,7 +35,10 @@ def topic(east: KafkaCluster, unique_topic: Callable[[], str]) -> str:
 
 
 def produce(cluster: KafkaCluster, topic: str, registry: SchemaRegistry) -> None:
-    """Writes the orders as Avro, as JSON Schema and as Protobuf; other ids are used up before."""
+    """Writes the orders as Avro, as JSON Schema and as Protobuf.
+
+    Other ids are assigned before, so that the ids differ.
+    """
     registry.register("unrelated", '"int"')
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     with SchemaRegistryClient({"url": registry.url}) as client:
@@ -47,14 +53,14 @@ def produce(cluster: KafkaCluster, topic: str, registry: SchemaRegistry) -> None
         ]
         for name, serialize, made in serializers:
             for order in ORDERS:
-                # One subject for each format: they are in one topic.
+                # Each format has its own subject, because all are in one topic.
                 context = SerializationContext(f"{topic}-{name}", MessageField.VALUE)
                 producer.produce(topic, serialize(made(order), context), key=name.encode())
     assert producer.flush(WAIT_S) == 0
 
 
 def consumed(cluster: KafkaCluster, topic: str, registry: SchemaRegistry) -> Mapping[str, list[Any]]:
-    """Returns the orders in *topic*, decoded by *registry* alone."""
+    """Returns the orders in *topic*, decoded with *registry* alone."""
     consumer = Consumer(
         {"bootstrap.servers": cluster.bootstrap, "group.id": topic, "isolation.level": "read_committed"}
     )
@@ -121,7 +127,7 @@ def test_consumers_decode_copied_records_with_a_registry_on_a_copied_schemas_top
 def _switch_over(
     replicator: Replicator, follower: SchemaRegistry, flow: Flow, folder: Path, *, highest: int
 ) -> None:
-    """Once the flow has stopped, the copied topic is a registry of its own, with higher ids."""
+    """Once the flow has stopped, the copied topic belongs to an independent registry, which assigns higher ids."""
     replicator.stop()
     follower.kill()
     with registry_of(flow.target, follower.topic, folder) as leader:

@@ -1,4 +1,4 @@
-"""Records that wait for their schemas: a consumer of the copy never reads an id that the target's registry lacks."""
+"""Records wait for their schemas. A consumer of the copy never reads an id that the target's registry lacks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +32,7 @@ def topic(east: KafkaCluster, unique_topic: Callable[[], str]) -> str:
 def waiting(
     flow: Flow, topics: str, source: SchemaRegistry, target: SchemaRegistry, **more: str
 ) -> Replicator:
-    """Returns a process of *flow* whose records of *topics* wait for their schemas."""
+    """Returns a process of *flow* that lets records of *topics* wait for their schemas."""
     registries = {
         key: value for key, value in properties_of(source, target).items() if ".schema.registry." in key
     }
@@ -41,7 +41,7 @@ def waiting(
 
 
 def produce(cluster: KafkaCluster, topic: str, registry: SchemaRegistry, number: int) -> None:
-    """Registers schema *number* of the topic, and writes records with it at once."""
+    """Registers schema *number* of the topic, and immediately writes records with it."""
     fields = [f"field{index}" for index in range(number + 1)]
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     with SchemaRegistryClient({"url": registry.url}) as client:
@@ -61,7 +61,7 @@ def test_a_consumer_of_the_copy_never_reads_an_unknown_schema(
     target: SchemaRegistry,
     tmp_path: Path,
 ) -> None:
-    """Each record is decoded in the moment in which it can be read, by the copied registry, and no attempt is repeated."""
+    """Each record is decoded with the copied registry as soon as it can be read, and no attempt is repeated."""
     read: list[int] = []
     consumer = Consumer(
         {"bootstrap.servers": west.bootstrap, "group.id": topic, "isolation.level": "read_committed"}
@@ -77,7 +77,8 @@ def test_a_consumer_of_the_copy_never_reads_an_unknown_schema(
         decode = AvroDeserializer(client)
 
         def take(number: int) -> bool:
-            # One at a time: a call for several returns when their schemas have had time to arrive.
+            # Consumes one record at a time. A call for several would return after their schemas have had time to
+            # arrive.
             while (message := consumer.poll(CONSUME_S)) is not None:
                 decoded = decode(message.value(), SerializationContext(topic, MessageField.VALUE))
                 read.append(len(decoded))
@@ -121,10 +122,10 @@ def test_only_partitions_whose_schemas_are_missing_wait(
         flow.assert_exact(second)
 
 
-def test_a_registry_that_is_down_stops_no_record(
+def test_an_unavailable_registry_stops_no_record(
     east: KafkaCluster, flow: Flow, topic: str, source: SchemaRegistry, target: SchemaRegistry
 ) -> None:
-    """They wait for the limit only; the error is counted."""
+    """Records wait only for the limit. The error is counted."""
     produce(east, topic, source, 0)
     target.kill()
     with waiting(flow, topic, source, target, **{"max.ms": SHORT_WAIT_MS}) as replicator:

@@ -1,4 +1,4 @@
-"""Schemas are copied to the target's registry with their ids, on real brokers and although all processes are killed.
+"""Schemas are copied to the target's registry with their ids, on real brokers and even if all processes are killed.
 
 The registries are those of the harness, whose behaviour tests/unit/harness/test_schema_registry.py checks.
 """
@@ -62,7 +62,7 @@ def _setting(registry: SchemaRegistry, path: str) -> object:
 
 
 @pytest.mark.faults
-def test_ten_thousand_subjects_are_copied_although_all_processes_are_killed(
+def test_ten_thousand_subjects_are_copied_even_if_all_processes_are_killed(
     east: KafkaCluster, west: KafkaCluster, store: str, tmp_path: Path
 ) -> None:
     model = RegistryModel()
@@ -83,7 +83,7 @@ def test_ten_thousand_subjects_are_copied_although_all_processes_are_killed(
                 if victim is not None:
                     victim.kill()
                     victim.start()
-                # Its end is a kill -9.
+                # The process ends by kill -9.
         with replicator:
             wait_until(
                 "the report is complete",
@@ -116,7 +116,7 @@ def test_schema_conflicts_are_reported_and_all_other_schemas_are_copied(
         assert target.request("GET", "/subjects") == ["other-value", "own"]
 
 
-def test_a_wrong_password_is_reported_and_a_corrected_one_used_without_a_restart(
+def test_a_wrong_password_is_reported_and_a_corrected_one_is_used_without_a_restart(
     west: KafkaCluster, source: SchemaRegistry, tmp_path: Path
 ) -> None:
     source.register("orders-value", '"int"')
