@@ -1,4 +1,4 @@
-"""A wall clock with steps: every process of a `Replicator` with its `environment` follows it at once.
+"""A wall clock with steps. Every process of a `Replicator` with its `environment` follows it at once.
 
 The monotonic clock of these processes has no steps.
 """
@@ -12,7 +12,7 @@ _SECONDS = struct.Struct("=q")
 
 
 class SteppingClock:
-    """A clock that starts with the time of this machine; *file* has its difference in seconds."""
+    """A clock that starts with the time of this machine. *file* contains its difference in seconds."""
 
     def __init__(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -21,10 +21,10 @@ class SteppingClock:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment of the processes that follow the clock."""
+        """Returns the environment of the processes that follow the clock."""
         return {"PYTHONPATH": str(_FOLDER), "STEPPING_CLOCK": str(self._file)}
 
     def step_to(self, seconds: int) -> None:
-        """Sets the clock *seconds* ahead of the machine's, or behind it if negative."""
+        """Sets the clock *seconds* ahead of that of the machine, or back if negative."""
         with self._file.open("r+b") as file:
             file.write(_SECONDS.pack(seconds))

@@ -1,4 +1,7 @@
-"""A debugger for processes whose standard input is a pipe, such as tasks: PYTHONBREAKPOINT=tests.harness.debugger.listen."""
+"""A debugger for processes whose standard input is a pipe, such as tasks.
+
+Set PYTHONBREAKPOINT=tests.harness.debugger.listen to use it.
+"""
 
 import pdb  # noqa: T100 this is the debugger
 import socket

@@ -1,4 +1,4 @@
-"""Golden files: expected texts, most of them stored as differences from one full example.
+"""Golden files contain expected texts. Most of them are stored as differences from one full example.
 
 `MIRRORFLOW_REWRITE_GOLDENS=1 pytest tests/unit/operator` rewrites them.
 """
@@ -15,7 +15,7 @@ from mirrorflow_operator.status.conditions import ConditionType
 
 Object = dict[str, Any]
 STATUSES = Path(__file__).parents[1] / "examples" / "statuses"
-FULL_STATUS = "advancing"  # the other recorded statuses are differences from this one
+FULL_STATUS = "advancing"  # the other recorded statuses are differences from this status
 CONDITION_ORDER = [kind.value for kind in ConditionType]
 STATUS_NAMES = sorted(path.stem for path in STATUSES.glob("*.yaml"))
 # A longer value is written as one line for each of its keys.
@@ -73,9 +73,9 @@ def object_differences(full: Sequence[Object], objects: Sequence[Object]) -> str
 
 
 def difference(full: Any, other: Any) -> Any:
-    """Returns the changes with which `apply_difference` makes *other* from *full*; None means a missing key.
+    """Returns the changes with which `apply_difference` creates *other* from *full*. None means a missing key.
 
-    Lists of conditions are compared by type; other lists are replaced as a whole.
+    Lists of conditions are compared by type. Other lists are replaced as a whole.
     """
     if _are_conditions(full, other):
         return difference(_by_type(full), _by_type(other))
@@ -90,7 +90,7 @@ def difference(full: Any, other: Any) -> Any:
 
 
 def apply_difference(full: Any, changes: Any) -> Any:
-    """Returns *full* with *changes*, as `difference` returned them."""
+    """Returns *full* with the *changes* that `difference` returned."""
     if _are_conditions(full, full) and isinstance(changes, dict):
         conditions = apply_difference(_by_type(full), changes)
         return [{"type": kind, **conditions[kind]} for kind in CONDITION_ORDER if kind in conditions]
@@ -103,7 +103,7 @@ def apply_difference(full: Any, changes: Any) -> Any:
 
 
 def recorded_status(name: str) -> dict[str, Any]:
-    """Returns the whole flow with the status that is recorded under *name*."""
+    """Returns the complete flow with the status that is recorded under *name*."""
     full = _read(FULL_STATUS)
     flow: dict[str, Any] = full if name == FULL_STATUS else apply_difference(full, _read(name))
     return flow
@@ -132,7 +132,7 @@ def _title(item: Object) -> str:
 
 
 def _closest(item: Object, others: Sequence[Object]) -> Object:
-    """The object of the same kind with the fewest changes, or an empty one."""
+    """Returns the object of the same kind with the fewest changes, or an empty one."""
     same_kind = [other for other in others if other["kind"] == item["kind"]]
     return min(same_kind, key=lambda other: len(list(_changes("", other, item))), default={})
 
@@ -172,7 +172,7 @@ def _added(path: str, value: Any) -> Iterator[str]:
 
 
 def _as_mapping(value: Any) -> dict[str, Any] | None:
-    """The parts of *value* by the text that a path appends for them, or None if it has no parts.
+    """Maps the text that a path appends for a part of *value* to that part. Returns None if *value* has no parts.
 
     Parts are fields (`.key`), named list items (`[name]`), lines of properties (`: key`) and fields of a JSON file.
     """

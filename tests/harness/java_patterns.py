@@ -1,4 +1,4 @@
-"""Runs Java's regular expressions on names, with one JVM for all pairs."""
+"""Matches names with Java's regular expressions. One JVM evaluates all pairs."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ TIMEOUT_S = 120
 
 
 def java_matches(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns for each (pattern, name) "1" or "0", or "E" if Java refuses the pattern. Skips the test without Java."""
+    """Returns "1" or "0" for each (pattern, name), or "E" if Java refuses the pattern. Skips the test without Java."""
     java = shutil.which("java")
     if java is None:
         pytest.skip("Java is not installed")

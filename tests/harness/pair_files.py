@@ -1,4 +1,7 @@
-"""The files of a MirrorPair between two clusters of the harness: the pair, its flows, and the secrets of its users."""
+"""The files of a MirrorPair between two clusters of the harness.
+
+They are the pair, its flows, and the secrets of its users.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +19,7 @@ API = "mirrorflow.io/v1alpha1"
 
 
 def secured_cluster(name: str, *, brokers: int = 1, config: Mapping[str, str] | None = None) -> KafkaCluster:
-    """Returns a cluster, not started yet, whose users need ACLs."""
+    """Returns a cluster, not yet started, whose users need ACLs."""
     return KafkaCluster(
         name=name,
         brokers=brokers,
@@ -28,7 +31,7 @@ def secured_cluster(name: str, *, brokers: int = 1, config: Mapping[str, str] | 
 
 
 def allow_users(cluster: KafkaCluster, topic: str) -> None:
-    """Allows the flows everything, and the applications their topic and groups."""
+    """Grants the flows everything, and the applications access to their topic and groups."""
     cluster.allow("ALL", "CLUSTER", "kafka-cluster")
     for kind in ("TOPIC", "GROUP", "TRANSACTIONAL_ID"):
         cluster.allow("ALL", kind, "*")
@@ -48,7 +51,10 @@ def write_pair(
     endpoint: Path,
     deadline_s: int = 60,
 ) -> Path:
-    """Writes the pair, each flow and the secrets into *folder*; returns the pair's file. The first side is active."""
+    """Writes the pair, each flow and the secrets into *folder*, and returns the pair's file.
+
+    The first side is active.
+    """
     for user in USERS:
         secret = folder / user.name
         secret.mkdir()
@@ -58,7 +64,7 @@ def write_pair(
     flows = [_flow(sides, source, target, topic, group) for source, target in ((east, west), (west, east))]
     for flow in flows:
         flow_file(folder, flow["spec"]["source"]["alias"]).write_text(yaml.safe_dump(flow, sort_keys=False))
-    # Clients that read the file meanwhile find one of both members.
+    # Clients that read the file before the first switchover find a member.
     hook = ["/bin/sh", "-c", f"printf %s $MIRRORFLOW_TO > {endpoint}.new && mv {endpoint}.new {endpoint}"]
     pair = {
         "apiVersion": API,
@@ -104,7 +110,7 @@ def _flow(
             "target": cluster(target),
             "topics": {"include": [topic], "naming": {"policy": "Identity"}},
             "groups": {"include": [group]},
-            # Consumers of the copy would read aborted records otherwise.
+            # Otherwise consumers of the copy would read aborted records.
             "isolationLevel": "ReadCommitted",
             "connectors": {"source": {"config": {"offset.flush.interval.ms": "500"}}},
         },

@@ -34,10 +34,11 @@ _runs = itertools.count()
 
 @dataclass(kw_only=True, slots=True)
 class Replicator:
-    """One process. *form* is `standalone` or `mm2`, *files* its properties; the methods of these names make usual ones.
+    """A process. *form* is `standalone` or `mm2`, and *files* are its properties. The methods of these names create
+    usual ones.
 
-    A file that is a string is written unchanged; *arguments* follow the files. *source* is the cluster of all its topics, if
-    there is only one. *directory* is the working directory, to which relative paths refer.
+    A file that is a string is written unchanged. *arguments* follow the files. *source* is the cluster of all its
+    topics, if there is only one. *directory* is the working directory, to which relative paths refer.
     """
 
     form: str
@@ -64,7 +65,7 @@ class Replicator:
         worker: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Self:
-        """Creates a MirrorSourceConnector from *source* to *target*; aliases are the clusters' names by default.
+        """Creates a MirrorSourceConnector from *source* to *target*. By default, aliases are the clusters' names.
 
         *connector* and *worker* override any line. Offsets are stored in `mm2-offsets.<source alias>.internal`.
         """
@@ -99,7 +100,7 @@ class Replicator:
     def mm2(
         cls, properties: Mapping[str, str], *, folder: Path, environment: Mapping[str, str] | None = None
     ) -> Self:
-        """Creates the dedicated mode with an mm2.properties; an HTTP server is added unless *properties* have one."""
+        """Creates the dedicated mode with an mm2.properties. An HTTP server is added unless *properties* have one."""
         lines = {"mirrorflow.http.listeners": "http://127.0.0.1:0"} | dict(properties)
         return cls(form="mm2", files=(lines,), folder=folder, environment=dict(environment or {}))
 
@@ -116,7 +117,7 @@ class Replicator:
     # The process.
 
     def start(self) -> None:
-        """Starts the process, also again after its end; does not wait."""
+        """Starts the process without waiting. It may be started again after its end."""
         if self.running:
             raise HarnessError(f"{self.name} runs already.")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +143,7 @@ class Replicator:
         )
 
     def rewrite(self, index: int, lines: Mapping[str, str]) -> None:
-        """Replaces one of its files at once while it runs, as the kubelet does."""
+        """Replaces one of its files atomically while it runs, like the kubelet."""
         path = self._paths[index]
         _write(path.with_suffix(".new"), lines).replace(path)
 
@@ -176,13 +177,17 @@ class Replicator:
         return pid
 
     def freeze(self) -> None:
-        """Stops all its processes by SIGSTOP; sockets stay open without responses."""
+        """Stops all its processes with SIGSTOP. Sockets stay open without responses."""
         for pid in family(self.pid):
             _signal(pid, signal.SIGSTOP)
         self._child().frozen = True
 
     def freeze_between_fetches(self, source: KafkaCluster) -> None:
-        """Freezes it, and waits until the single broker of *source* has responded to the open fetch, so that it knows no later record."""
+        """Freezes the process between two fetches.
+
+        Waits until the only broker of *source* has responded to the open fetch, so that the process knows no later
+        record.
+        """
         self.freeze()
         port, deadline = int(source.bootstrap.rpartition(":")[2]), time.monotonic() + FETCH_WAIT_S
 
@@ -192,21 +197,21 @@ class Replicator:
         wait_until("the open fetch is complete", is_complete)
 
     def thaw(self) -> None:
-        """Continues its processes by SIGCONT, tasks last."""
+        """Continues its processes with SIGCONT, the tasks last."""
         if self._child().frozen and self.running:
             for pid in family(self.pid):
                 _signal(pid, signal.SIGCONT)
             self._child().frozen = False
 
     def log_text(self) -> str:
-        """Returns its whole log since `start`."""
+        """Returns its complete log since `start`."""
         return self._child().log.read_text(errors="replace") if self._child().log.exists() else ""
 
     # Its reports.
 
     @property
     def url(self) -> str:
-        """The address of its first HTTP listener; waits until it listens."""
+        """Returns the address of its first HTTP listener, once it listens."""
         file = self._address_file
 
         def written() -> bool:
@@ -218,7 +223,7 @@ class Replicator:
         return file.read_text().strip()
 
     def rest(self, path: str, *, method: str = "GET", body: object = None) -> tuple[int, Any]:
-        """Returns status and JSON (None if empty) of a response of Connect's REST or MirrorFlow's own paths."""
+        """Returns status and JSON (None if empty) of a response of Connect's REST API or of MirrorFlow's own paths."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             f"{self.url}{path}", data=data, method=method, headers={"Content-Type": "application/json"}
@@ -239,7 +244,7 @@ class Replicator:
         return list(self.rest("/progress/partitions?limit=100000")[1]["partitions"])
 
     def partition(self, topic: str, number: int = 0) -> dict[str, Any]:
-        """Returns the report of one source partition; {} if it is not reported."""
+        """Returns the report of a source partition, or {} if it is not reported."""
         matching = (
             report
             for report in self.partitions()
@@ -257,8 +262,8 @@ class Replicator:
     def wait_until_caught_up(self, *, partitions: int = 1) -> None:
         """Waits until at least *partitions* partitions are copied to the current end of the source.
 
-        It reads the ends from the source, because right after a load the process does not know them yet. Where *source* is None
-        (the mm2 form), it only uses the process's reports: call `wait_for_copy` first.
+        It reads the ends from the source, because right after a load the process does not know them yet. If *source* is
+        None (the mm2 form), it only uses the process's reports. In that case, call `wait_for_copy` first.
         """
         ends: dict[str, dict[int, int]] = {}
 
@@ -285,7 +290,7 @@ class Replicator:
         self._wait("all partitions are copied", caught_up)
 
     def _add_ends(self, topics: set[str], ends: dict[str, dict[int, int]]) -> None:
-        """Adds to *ends* those of *topics* that it lacks; a deleted topic has none."""
+        """Adds the ends of *topics* that *ends* lacks. A deleted topic has none."""
         missing = sorted(topics - ends.keys())
         if self.source is None:
             ends.update((topic, {}) for topic in missing)

@@ -1,7 +1,8 @@
-"""`make demo`: copies between two real Kafka clusters, with a kill -9 in the middle. With `--ui`, it then opens the console.
+"""`make demo` copies between two real Kafka clusters, with a kill -9 during copying. With `--ui`, it then opens the
+console.
 
-The exit status is 0 if both sides are equal at the end, 1 if not or after an error, and 130 after Ctrl-C. In every case it
-ends its processes and removes its files.
+The exit status is 0 if both sides are equal at the end, 1 if not or after an error, and 130 after Ctrl-C. In every case
+it ends its processes and removes its files.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ from tests.harness.kafka.processes import HarnessError, wait_until
 
 TOPICS = {"orders": 3, "payments": 1}
 BACKLOG = 20_000  # records of each topic before the replicator starts
-RATE = 1_000  # records a second and topic
+RATE = 1_000  # records per second and topic
 WATCH_S = 7.0  # before and after the kill, long enough to see the table change
 WAIT_S = 90.0  # for a busy machine
 EXIT_SIGNAL_BASE = 128
@@ -47,7 +48,7 @@ spec:
 
 
 def main() -> int:
-    """Runs the demo to its end; returns the exit status."""
+    """Runs the demo until it ends, and returns the exit status."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, exit_on_signal)
     try:
@@ -115,7 +116,10 @@ def _run_console(east: KafkaCluster, file: Path) -> None:
 
 
 def _kill_and_wait(west: KafkaCluster, producer: SteadyProducer, flow: RunningFlow) -> int:
-    """Kills the replicator, stops the producer, and waits for the rest each time; returns the killed pid."""
+    """Kills the replicator, then stops the producer, and waits each time until all records are copied.
+
+    Returns the killed pid.
+    """
     try:
         _wait_for_records(west, flow, more_than=0)
         time.sleep(WATCH_S)
@@ -160,7 +164,7 @@ def _print_comparison(east: KafkaCluster, west: KafkaCluster, acknowledged: int)
 
 
 def print_text(text: str) -> None:
-    """Prints a paragraph in lines that fit on a screen."""
+    """Prints a paragraph in lines that fit on the screen."""
     print(textwrap.fill(text, 100), end="\n\n", flush=True)
 
 
@@ -171,7 +175,7 @@ def _topics() -> str:
 
 
 def exit_on_signal(number: int, _frame: FrameType | None) -> None:
-    """Ends the process by an exception, so that each `with` ends what it has started."""
+    """Ends the process with an exception, so that each `with` block ends what it has started."""
     sys.exit(EXIT_SIGNAL_BASE + number)
 
 

@@ -1,4 +1,4 @@
-"""Compares both sides of a flow by partition, as a Java consumer reads them."""
+"""Compares both sides of a flow partition by partition, as a Java consumer reads them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.tools import digest
 
-DIGITS_SHOWN = 12  # of 64; the comparison uses all
+DIGITS_SHOWN = 12  # of 64 characters; the comparison uses all of them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One partition on both sides: number of records and SHA-256 over keys, values, headers and timestamps, in order."""
+    """A partition on both sides, with the number of records and the SHA-256 over keys, values, headers and timestamps
+    in order.
+    """
 
     topic: str
     partition: int
@@ -20,7 +22,7 @@ class Row:
 
     @property
     def equal(self) -> bool:
-        """Whether both sides have the same records in the same order."""
+        """Returns whether both sides have the same records in the same order."""
         return self.source == self.target
 
 
@@ -42,7 +44,7 @@ def compare(east: KafkaCluster, west: KafkaCluster, topics: Mapping[str, str]) -
 
 
 def as_text(rows: list[Row]) -> str:
-    """Returns a table with a line for each partition and one for the sum."""
+    """Returns a table with a line for each partition and a line for the sum."""
     head = f"{'topic':<10} {'partition':>9} {'on east':>10} {'on west':>10}  digest on east  digest on west"
     lines = [
         f"{row.topic:<10} {row.partition:>9} {row.source[0]:>10,} {row.target[0]:>10,}"

@@ -1,8 +1,10 @@
-"""`make demo-kubernetes`: installs the operator on a real Kubernetes, runs a flow between secured clusters and deletes a pod.
+"""`make demo-kubernetes` installs the operator on a real Kubernetes, runs a flow between secured clusters and deletes a
+pod.
+
 With `--ui`, it then opens the console.
 
-The exit status is 0 if both sides are equal at the end, 1 if not or after an error, and 130 after Ctrl-C. In every case it
-ends its processes and removes its files and network interfaces, except builds in .cache. It needs root.
+The exit status is 0 if both sides are equal at the end, 1 if not or after an error, and 130 after Ctrl-C. In every case
+it ends its processes and removes its files and network interfaces, except builds in .cache. It needs root.
 """
 
 import json
@@ -23,12 +25,12 @@ from tests.harness.demo.producer import SteadyProducer
 from tests.harness.kafka.processes import HarnessError, wait_until
 from tests.harness.kubernetes.stage import FLOWS, Stage, require_stage
 
-NAME, NETWORK = "mirrorflow-demo", 244  # different from `make cluster`
+NAME, NETWORK = "mirrorflow-demo", 244  # differs from that of `make cluster`
 FLOW = "east-to-west"
 TOPIC = "orders"
 PARTITIONS = 3
 BACKLOG = 20_000  # records before the flow starts
-RATE = 500  # a second
+RATE = 500  # records per second
 WATCH_S = 7.0  # before and after the deletion of the pod
 WAIT_S = 180.0  # for a busy machine
 EXIT_SIGNAL_BASE = 128
@@ -44,7 +46,7 @@ CONDITIONS = (
 
 
 def main() -> int:
-    """Runs the demo to its end; returns the exit status."""
+    """Runs the demo until it ends, and returns the exit status."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _exit)
     try:
@@ -124,7 +126,7 @@ def _run_demo(stage: Stage) -> int:
 
 
 def _run_console(stage: Stage) -> None:
-    """Runs the producer again with the console of this machine, until Ctrl-C."""
+    """Runs the producer again, with the console on this machine, until Ctrl-C."""
     _print_text(
         "The producer writes again. Open the address below; the console shows the flow, by its status and by port-forwards"
         " to its pods, until Ctrl-C ends the demo."
@@ -142,7 +144,10 @@ def _run_console(stage: Stage) -> None:
 
 
 def _delete_a_pod(stage: Stage, producer: SteadyProducer) -> str:
-    """Deletes the source connector's pod, stops the producer, and waits for the rest each time; returns the pod's name."""
+    """Deletes the source connector's pod, then stops the producer, and waits each time until all records are copied.
+
+    Returns the pod's name.
+    """
     time.sleep(WATCH_S)
     name = str(stage.pods(FLOW, "source")[0]["metadata"]["name"])
     stage.kubectl("delete", "pod", name)

@@ -1,6 +1,6 @@
 """A producer that writes to several topics until it is stopped.
 
-Records look like an application's, with keys, headers and some null values. It counts acknowledged records, so that a
+Records have keys, headers and some null values, like those of an application. It counts acknowledged records, so that a
 comparison at the end has the exact number.
 """
 
@@ -22,7 +22,7 @@ KEYS = 5_000
 
 @dataclass(kw_only=True, slots=True)
 class SteadyProducer:
-    """Writes *backlog* records to each of *topics* at once, then *rate* records a second to each.
+    """Writes *backlog* records to each of *topics* at once, and then *rate* records per second to each.
 
     *codec* is librdkafka's `compression.type`. The end of its context stops it without waiting; `stop` waits.
     """
@@ -47,7 +47,10 @@ class SteadyProducer:
         self._stopping.set()
 
     def stop(self) -> None:
-        """Stops the producer; returns when all records are acknowledged, and raises `HarnessError` if one was refused."""
+        """Stops the producer, and returns when all records are acknowledged.
+
+        Raises `HarnessError` if a record was refused.
+        """
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(FLUSH_WAIT_S)

@@ -1,4 +1,4 @@
-"""Runs `mirrorflow run` as a user does, and finds the replicator process that it starts."""
+"""Runs `mirrorflow run` like a user, and finds the replicator process that it starts."""
 
 import os
 import signal
@@ -15,7 +15,10 @@ LOG_LINES_SHOWN = 20
 
 
 class RunningFlow:
-    """`mirrorflow run -f FILE`, with output on this terminal unless *is_quiet*; the end of its context ends its processes."""
+    """A process of `mirrorflow run -f FILE`.
+
+    Its output is on this terminal unless *is_quiet*. The end of its context ends its processes.
+    """
 
     def __init__(self, file: Path, *arguments: str | Path, is_quiet: bool = False) -> None:
         self._out = subprocess.DEVNULL if is_quiet else None
@@ -25,7 +28,8 @@ class RunningFlow:
 
     def __enter__(self) -> Self:
         program = Path(sys.executable).parent / "mirrorflow"
-        # In its own session, so that Ctrl-C reaches only the demo, which then stops it cleanly; it is killed with the demo.
+        # The process has its own session, so that Ctrl-C reaches only the demo, which then stops the process
+        # gracefully. It is killed with the demo.
         self._process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", program, *self.command[1:], "--log", self.log],
             stdin=subprocess.DEVNULL,
@@ -43,20 +47,20 @@ class RunningFlow:
         return self._process is not None and self._process.poll() is None
 
     def replicator(self) -> int:
-        """Returns the process that copies; 0 if there is none."""
+        """Returns the process id of the replicator, or 0 if there is none."""
         if self._process is None:
             return 0
-        return next(iter(family(self._process.pid)[1:]), 0)  # its only child
+        return next(iter(family(self._process.pid)[1:]), 0)  # the replicator is its only child
 
     def kill_replicator(self) -> int:
-        """Kills the replicator with -9 and waits for its end; returns its former pid."""
+        """Kills the replicator with -9, waits for its end, and returns its former pid."""
         pid = wait_until("the replicator runs", self.replicator)
         os.kill(pid, signal.SIGKILL)
         wait_until("the replicator is gone", lambda: self.replicator() != pid)
         return pid
 
     def stop(self, *, within_s: float = STOP_WAIT_S) -> None:
-        """Sends SIGTERM, and after *within_s* kill -9, which also ends its children."""
+        """Sends SIGTERM, and after *within_s* kill -9, which also ends its child processes."""
         if self._process is None:
             return
         if self.running:

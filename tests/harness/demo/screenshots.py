@@ -1,7 +1,8 @@
-"""`make screenshots`: takes the console's pictures for the documentation, of real flows between real brokers.
+"""`make screenshots` takes the console's pictures for the documentation, of real flows between real brokers.
 
-Three flows between two clusters: one has a stopped partition, one lags because it is limited, and one has no problem. Then a
-rehearsal of a switchover waits for a consumer. Each picture is taken in light and in dark, into docs/images.
+Of three flows between two clusters, one has a stopped partition, one lags because it is limited, and one has no
+problem. Then a rehearsal of a switchover waits for a consumer. Each picture is taken in light and in dark, and written
+into docs/images.
 """
 
 import os
@@ -26,7 +27,7 @@ from tests.harness.kafka.tools import load
 
 IMAGES: Final = Path(__file__).parents[3] / "docs" / "images"
 SIZE: Final = {"width": 1440, "height": 900}
-# Partitions of each topic.
+# number of partitions of each topic
 EAST: Final = {
     "orders": 12,
     "payments.settled": 6,
@@ -55,7 +56,7 @@ spec:
 
 
 def main() -> int:
-    """Takes all pictures; returns exit status 1 without a browser."""
+    """Takes all pictures. Returns exit status 1 if there is no browser."""
     if chromium() is None:
         print(ABSENT, file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""A pair of real clusters, and a consumer that its switchover waits for."""
+"""A pair of real clusters, and a consumer for which its switchover waits."""
 
 import subprocess
 import sys
@@ -15,12 +15,12 @@ from confluent_kafka import Consumer
 
 from tests.harness.kafka.cluster import KafkaCluster
 
-LIMIT_S = 300  # for which writes may be refused: what waits for the consumer is faster
+LIMIT_S = 300  # the time for which writes may be refused; all steps that wait for the consumer are faster
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchedPair:
-    """The files of a pair of *east* and *west* in *folder*, for *topic*. Its names are of its own."""
+    """The files of a pair of *east* and *west* in *folder*, for *topic*. The names are derived from the topic."""
 
     east: KafkaCluster
     west: KafkaCluster
@@ -37,7 +37,7 @@ class SwitchedPair:
             "metadata": {"name": self.name},
             "spec": {
                 "members": members,
-                # The producers of this pair are stopped.
+                # the producers of this pair are stopped
                 "fence": {"method": "None"},
                 "groups": {"include": [self.group]},
                 "deadlineSeconds": LIMIT_S,
@@ -53,7 +53,7 @@ class SwitchedPair:
 
     @property
     def forward(self) -> str:
-        """The name of the flow that runs."""
+        """Returns the name of the flow that runs."""
         return f"{self.source}-to-{self.to}"
 
     @property
@@ -108,7 +108,10 @@ class SwitchedPair:
 
 
 class WaitingConsumer(threading.Thread):
-    """A member of the pair's group on east: inside the block it has read everything, and stays until `leave`."""
+    """A member of the pair's group on east.
+
+    Inside the block it has read all records, and it stays in the group until `leave`.
+    """
 
     def __init__(self, pair: SwitchedPair, records: int) -> None:
         super().__init__(daemon=True)

@@ -1,7 +1,7 @@
-"""`make demo-switchover`: moves a Java producer and a Java consumer group to another real Kafka cluster, and back.
+"""`make demo-switchover` moves a Java producer and a Java consumer group to another real Kafka cluster, and back.
 
-The exit status is 0 if every acknowledged record was read once and both sides are equal at the end, 1 if not or after an
-error, and 130 after Ctrl-C. In every case it ends its processes and removes its files.
+The exit status is 0 if every acknowledged record was read once and both sides are equal at the end, 1 if not or after
+an error, and 130 after Ctrl-C. In every case it ends its processes and removes its files.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ from tests.harness.pair_files import APP, allow_users, flow_file, secured_cluste
 
 TOPIC, GROUP, PAIR = "orders", "billing", "east-west"
 PARTITIONS = 3
-RATE = 200  # records a second
-WATCH_S = 3.0  # before each move
+RATE = 200  # records per second
+WATCH_S = 3.0  # seconds before each move
 WAIT_S = 180.0  # for a busy machine
 STOP_CONSUMERS = "consumers of these groups are stopped"
 STATES = frozenset(state.value for state in SwitchoverState)
@@ -45,7 +45,7 @@ spec:
 
 
 def main() -> int:
-    """Runs the demo to its end; returns the exit status."""
+    """Runs the demo until it ends, and returns the exit status."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, exit_on_signal)
     try:
@@ -104,7 +104,7 @@ class Demo:
     is_over: bool = False
 
     def begin(self) -> None:
-        """Starts the flow and both clients; returns when the group reads what is written."""
+        """Starts the flow and both clients, and returns when the group reads the written records."""
         self._start_flow("east")
         self.producer.start()
         self.consumer.start()
@@ -120,7 +120,7 @@ class Demo:
         )
 
     def move(self, to: str) -> None:
-        """Runs the command, does what it asks for, and prints what both clients have seen."""
+        """Runs the command, does what it requests of its user, and prints what both clients have read and written."""
         self._watch(WATCH_S)
         begin_ms = time.time_ns() // 1_000_000
         report = self.clients.folder / f"to-{to}.json"
@@ -160,7 +160,7 @@ class Demo:
         self._print_pause(json.loads(report.read_text()), to, begin_ms)
 
     def finish(self, east: KafkaCluster, west: KafkaCluster) -> int:
-        """Stops the producer, waits for the rest, and compares; returns the exit status."""
+        """Stops the producer, waits until all records are copied, compares, and returns the exit status."""
         self._watch(WATCH_S)
         self.is_over = True
         self.producer.stop()
@@ -245,7 +245,7 @@ class Demo:
 
 
 def _longest_s(times_ms: list[int]) -> float:
-    """Returns the longest time between two of *times_ms*, which are sorted."""
+    """Returns the longest time between two consecutive *times_ms*, which are sorted."""
     return max((after - before for before, after in pairwise(times_ms)), default=0) / 1000
 
 

@@ -1,4 +1,7 @@
-"""One KRaft node, broker and controller in one JVM; it keeps its data folder and ports for the cluster's lifetime."""
+"""A KRaft node, which is broker and controller in one JVM.
+
+It keeps its data folder and ports as long as the cluster exists.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +18,7 @@ METADATA_WAIT_S = 5.0
 
 @dataclass(kw_only=True, slots=True)
 class Broker:
-    """A node that tests start, stop, kill and freeze; `cluster_id` and `format_arguments` apply at the first start."""
+    """A node that tests start, stop, kill and freeze. `cluster_id` and `format_arguments` apply at the first start."""
 
     id: int
     name: str
@@ -31,7 +34,10 @@ class Broker:
 
     @property
     def log(self) -> Path:
-        """The path of the log, outside the data folder, so that it is left for a failed test after the cluster is closed."""
+        """Returns the path of the log.
+
+        It is outside the data folder, so that it still exists after the cluster of a failed test is closed.
+        """
         return log_folder() / f"{self.name}-{self.folder.parent.name}.log"
 
     @property
@@ -44,7 +50,7 @@ class Broker:
 
     @property
     def responds(self) -> bool:
-        """Whether the node runs and is not frozen."""
+        """Returns whether the node runs and is not frozen."""
         return self.child is not None and self.child.running and not self.child.frozen
 
     def launch(self) -> None:
@@ -70,7 +76,7 @@ class Broker:
     def wait_ready(self) -> None:
         """Waits until the controller has registered the broker, and each partition that it can lead has a leader.
 
-        A broker responds to metadata requests only after its registration; leaders are elected a moment later.
+        A broker responds to metadata requests only after its registration. Leaders are elected slightly later.
         """
         wait_until(f"{self.name} opens its port", self._opened)
         client = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.admin_port}", "log_level": 2})
@@ -89,7 +95,7 @@ class Broker:
         wait_until(f"{self.name} responds, and its partitions have leaders", responds)
 
     def stop(self) -> None:
-        """Sends SIGTERM: the node hands over its leaderships and closes its logs."""
+        """Sends SIGTERM, upon which the node transfers its leaderships and closes its logs."""
         self._child().stop()
 
     def kill(self) -> None:

@@ -8,7 +8,7 @@ from tests.harness.kafka.cluster import ADMIN_WAIT_S, KafkaCluster
 
 
 def alter_brokers(cluster: KafkaCluster, config: Mapping[str, str]) -> None:
-    """Sets *config* on every broker; other settings stay."""
+    """Sets *config* on every broker. Other settings stay."""
     for id_ in cluster.nodes:
         entries = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)

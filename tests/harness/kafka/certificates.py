@@ -1,7 +1,8 @@
-"""A certificate authority for tests: a server, a client, and their stores in each format that Java reads.
+"""A certificate authority for tests, with the stores of a server and a client in each format that Java reads.
 
-The server's names are localhost, 127.0.0.1 and an optional address; the client's principal is `User:CN=mirror`. All stores
-and the encrypted key have the same password. keytool of the JDK writes the JKS files, so that they are exactly Java's.
+The server's names are localhost, 127.0.0.1 and an optional address. The client's principal is `User:CN=mirror`. All
+stores and the encrypted key have the same password. keytool of the JDK writes the JKS files, so that they are exactly
+Java's.
 """
 
 import datetime as dt
@@ -25,7 +26,10 @@ Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Certificates:
-    """Paths of the files in *folder* that `make_certificates` writes. Keys are PKCS #8; `*_encrypted_pem` needs `password`."""
+    """Paths of the files in *folder* that `make_certificates` writes.
+
+    Keys are PKCS #8. Those named `*_encrypted_pem` need `password`.
+    """
 
     folder: Path
     password: str = PASSWORD
@@ -76,7 +80,7 @@ class Certificates:
         } | self.truststore_properties()
 
     def truststore_properties(self, kind: str = "PKCS12") -> dict[str, str]:
-        """Returns the ssl.truststore.* properties of a Java client; *kind* is PKCS12, JKS or PEM."""
+        """Returns the ssl.truststore.* properties of a Java client. *kind* is PKCS12, JKS or PEM."""
         if kind == "PEM":
             return {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.ca_pem)}
         store = self.truststore_jks if kind == "JKS" else self.truststore_p12
@@ -87,7 +91,10 @@ class Certificates:
         }
 
     def keystore_properties(self, kind: str = "PKCS12") -> dict[str, str]:
-        """Returns the ssl.keystore.* properties of a Java client; PEM is inline, because Java 17 cannot read the encrypted key."""
+        """Returns the ssl.keystore.* properties of a Java client.
+
+        PEM is inline, because Java 17 cannot read the encrypted key.
+        """
         if kind == "PEM":
             return {
                 "ssl.keystore.type": "PEM",
@@ -104,7 +111,10 @@ class Certificates:
 
 
 def make_certificates(folder: Path, *, address: str = LOOPBACK) -> Certificates:
-    """Creates *folder* and writes all files into it within two seconds, mostly by keytool. *address* is the server's."""
+    """Creates *folder* and writes all files into it within two seconds, mostly with keytool.
+
+    *address* is an address of the server.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     certificates = Certificates(folder=folder)
     ca_key = ec.generate_private_key(ec.SECP256R1())
@@ -116,7 +126,7 @@ def make_certificates(folder: Path, *, address: str = LOOPBACK) -> Certificates:
     ):
         certificate = _certificate(subject, key, issuer=ca, issuer_key=ca_key, addresses={LOOPBACK, address})
         _write_identity(folder / name, name, key, certificate, ca)
-    # Java reads trust from PKCS12 only where the certificate has Java's attribute, which this writer sets.
+    # Java trusts a PKCS12 entry only if its certificate has Java's attribute, which this writer sets.
     certificates.truststore_p12.write_bytes(
         pkcs12.serialize_java_truststore(
             [pkcs12.PKCS12Certificate(ca, b"ca")], serialization.BestAvailableEncryption(PASSWORD.encode())

@@ -145,7 +145,7 @@ class KafkaCluster:
 
     @property
     def home(self) -> Path:
-        """The folder of the running cluster, with data, logs and files of tools."""
+        """Returns the folder of the running cluster, with data, logs and files of tools."""
         if self.folder is None:
             raise HarnessError(f"{self.name} was never started.")
         return self.folder
@@ -154,12 +154,14 @@ class KafkaCluster:
 
     @property
     def bootstrap(self) -> str:
-        """The address of the first listener."""
+        """Returns the address of the first listener."""
         return self.bootstrap_for(self.listeners[0])
 
     @property
     def internal_bootstrap(self) -> str:
-        """The internal address of the harness: not proxied, without authentication, with all rights."""
+        """Returns the harness's own address of the brokers, without a proxy and authentication, and with all
+        permissions.
+        """
         return self.bootstrap_for("INTERNAL")
 
     def bootstrap_for(self, listener: str) -> str:
@@ -170,7 +172,7 @@ class KafkaCluster:
         return ",".join(f"{host}:{ports[listener]}" for ports in self._ports.values())
 
     def client(self, listener: str, *, user: User | None = None, mechanism: str = "PLAIN") -> dict[str, str]:
-        """Returns librdkafka's properties for a connection by *listener*."""
+        """Returns librdkafka's properties for a connection over *listener*."""
         return {"bootstrap.servers": self.bootstrap_for(listener)} | client_properties(
             listener, user=user or self.users[0], mechanism=mechanism, certificates=self.certificates
         )
@@ -185,7 +187,7 @@ class KafkaCluster:
 
     @property
     def proxied_bootstrap(self) -> str:
-        """The address of the proxy, which brokers also advertise."""
+        """Returns the address of the proxy, which brokers also advertise."""
         return self.bootstrap_for("PROXIED")
 
     def proxy(self, id_: int) -> Route:
@@ -196,7 +198,7 @@ class KafkaCluster:
 
     @property
     def proxies(self) -> list[Route]:
-        """The routes to all brokers."""
+        """Returns the routes to all brokers."""
         return [self.proxy(id_) for id_ in self._ports]
 
     # Nodes.
@@ -216,7 +218,7 @@ class KafkaCluster:
         wait_until(f"{self.name} has {count} brokers", has_count)
 
     def leader(self, topic: str, partition: int) -> int:
-        """Returns the id of the current leader; -1 if there is none."""
+        """Returns the id of the current leader, or -1 if there is none."""
         metadata = self.admin.list_topics(topic, timeout=ADMIN_WAIT_S).topics[topic].partitions[partition]
         return int(metadata.leader)
 
@@ -224,7 +226,7 @@ class KafkaCluster:
 
     @property
     def admin(self) -> AdminClient:
-        """An admin client of the nodes that respond; a client with a frozen node would wait for it.
+        """Returns an admin client of the nodes that respond, because a client would wait for a frozen node.
 
         After a restart it is a new client, because an old one reconnects only after a growing pause.
         """
@@ -243,7 +245,7 @@ class KafkaCluster:
         replication_factor: int = 1,
         config: Mapping[str, str] | None = None,
     ) -> str:
-        """Creates a topic and waits until every partition has a leader that knows it; returns its name."""
+        """Creates a topic, waits until every partition has a leader that knows it, and returns the topic's name."""
         topic = NewTopic(name, partitions, replication_factor, config=dict(config or {}))
         self.admin.create_topics([topic])[name].result(ADMIN_WAIT_S)
         self._wait_for_partitions(name, partitions)
@@ -265,16 +267,16 @@ class KafkaCluster:
         if names:
             for deleted in self.admin.delete_topics(names).values():
                 error = deleted.exception(ADMIN_WAIT_S)
-                # The metadata may be stale.
+                # the metadata may be outdated
                 if error and error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise error
 
     def has_topic(self, name: str) -> bool:
-        """Returns whether the topic exists; requests only its metadata."""
+        """Returns whether the topic exists. It requests only this topic's metadata."""
         return self.partition_count(name) > 0
 
     def partition_count(self, topic: str) -> int:
-        """Returns the number of partitions of a topic; 0 if it does not exist."""
+        """Returns the number of partitions of a topic, or 0 if it does not exist."""
         metadata = self.admin.list_topics(topic, timeout=ADMIN_WAIT_S).topics.get(topic)
         return 0 if metadata is None or metadata.error else len(metadata.partitions)
 
@@ -286,7 +288,7 @@ class KafkaCluster:
         }
 
     def alter_topic(self, topic: str, config: Mapping[str, str]) -> None:
-        """Sets *config* on the topic; other settings stay."""
+        """Sets *config* on the topic. Other settings stay."""
         entries = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
             for name, value in config.items()
@@ -301,11 +303,13 @@ class KafkaCluster:
         return {name: entry.value for name, entry in entries.items()}
 
     def end_offsets(self, topic: str, *, isolation: str = "read_uncommitted") -> dict[int, int]:
-        """Returns the end of each partition: its high watermark, or with read_committed its last stable offset."""
+        """Returns the end of each partition, which is its high watermark, or with read_committed its last stable
+        offset.
+        """
         return self._offsets(topic, OffsetSpec.latest(), isolation, partitions=self.partition_count(topic))
 
     def total_end_offset(self, topic: str) -> int:
-        """Returns the sum of the partitions' ends; 0 while the topic does not exist."""
+        """Returns the sum of the partitions' ends, or 0 while the topic does not exist."""
         return sum(self.end_offsets(topic).values()) if self.has_topic(topic) else 0
 
     def start_offsets(self, topic: str) -> dict[int, int]:
@@ -335,13 +339,13 @@ class KafkaCluster:
         prefixed: bool = False,
         deny: bool = False,
     ) -> None:
-        """Adds an ACL, for example `allow("READ", "TOPIC", "orders")`; the cluster's name is "kafka-cluster"."""
+        """Adds an ACL, such as `allow("READ", "TOPIC", "orders")`. The name of the cluster is "kafka-cluster"."""
         binding = _acl(operation, resource, name, user=user, prefixed=prefixed, deny=deny)
         for future in self.admin.create_acls([binding]).values():
             future.result(ADMIN_WAIT_S)
 
     def allow_all(self, acls: Iterable[tuple[str, str, str, bool]], *, user: str = "mirror") -> None:
-        """Adds ACLs in one request: operation, resource, name, and whether the name is a prefix."""
+        """Adds ACLs with one request. Each has an operation, a resource, a name, and whether the name is a prefix."""
         bindings = [_acl(*acl[:3], user=user, prefixed=acl[3], deny=False) for acl in acls]
         for future in self.admin.create_acls(bindings).values() if bindings else ():
             future.result(ADMIN_WAIT_S)
@@ -435,8 +439,8 @@ class KafkaCluster:
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
-            # Tests kill one of several brokers, which is detected in 3 s. A single broker has 9 s, because a busy machine may
-            # stop it for that long.
+            # Tests kill one of several brokers, which is detected in 3 s. A single broker has 9 s, because a busy
+            # machine may suspend it for that long.
             "broker.session.timeout.ms": "3000" if self.brokers > 1 else "9000",
             "broker.heartbeat.interval.ms": "500",
             "controlled.shutdown.enable": "true",
@@ -456,7 +460,9 @@ class KafkaCluster:
         return properties
 
     def _metadata_properties(self, id_: int, folder: Path) -> dict[str, str]:
-        """Returns where the node keeps the cluster's metadata; writes ZooKeeper's file, which Broker.java reads."""
+        """Returns the properties that locate the cluster's metadata, and writes ZooKeeper's file, which Broker.java
+        reads.
+        """
         if needs_zookeeper(self.version):
             port = self._ports[id_]["ZOOKEEPER"]
             zookeeper = {
@@ -465,7 +471,7 @@ class KafkaCluster:
                 "clientPortAddress": LOOPBACK,
                 "admin.enableServer": "false",
                 "4lw.commands.whitelist": "dump",
-                # The session of a killed node must end soon, because the next one waits for it.
+                # The session of a killed node must end soon, because its successor waits for that.
                 "tickTime": "500",
             }
             write_properties(folder / "zookeeper.properties", zookeeper)

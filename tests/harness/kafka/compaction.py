@@ -1,6 +1,7 @@
-"""Triggers compaction: a record with a later timestamp closes a segment, and the cleaner's checkpoint shows its progress.
+"""Triggers compaction.
 
-A broker looks for logs to clean every 15 s; give its cluster QUICK_CLEANER, and the topic COMPACTED.
+A record with a later timestamp closes a segment, and the cleaner's checkpoint shows its progress. A broker checks for
+logs to clean every 15 s; use QUICK_CLEANER for its cluster and COMPACTED for the topic.
 """
 
 import itertools
@@ -21,14 +22,14 @@ COMPACTED = {
     "delete.retention.ms": "0",
 }
 ROLL_KEY = b"roll"  # the key of the records that close segments
-# Later than all records of a test, but within the hour that a broker accepts (message.timestamp.after.max.ms).
+# later than all records of a test, but within the hour that a broker accepts (message.timestamp.after.max.ms)
 ROLL_AHEAD_MS = 1_800_000
 CLEANED_WAIT_S = 120.0
 _rolls = itertools.count(1)
 
 
 def roll_segment(cluster: KafkaCluster, topic: str, partition: int = 0) -> int:
-    """Closes the active segment, which is never cleaned, by a record of ROLL_KEY; returns the record's offset."""
+    """Closes the active segment, which is never cleaned, with a record of ROLL_KEY, and returns the record's offset."""
     producer = Producer({"bootstrap.servers": cluster.internal_bootstrap, "log_level": 2})
     offsets: list[int] = []
     timestamp = time.time_ns() // 1_000_000 + ROLL_AHEAD_MS + 2 * SEGMENT_MS * next(_rolls)
@@ -61,7 +62,7 @@ def force_compaction(cluster: KafkaCluster, topic: str, partition: int = 0) -> N
 
 
 def _first_dirty(checkpoint: Path, topic: str, partition: int) -> int:
-    """Returns the offset up to which a broker's cleaner has cleaned; -1 if it has not cleaned the partition yet."""
+    """Returns the offset up to which a broker's cleaner has cleaned, or -1 if it has not cleaned the partition yet."""
     lines = checkpoint.read_text().splitlines() if checkpoint.exists() else []
     entries = [line.split() for line in lines if line.startswith(f"{topic} {partition} ")]
     return int(entries[0][2]) if entries else -1

@@ -24,7 +24,7 @@ CONVERTER = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
 @dataclass(kw_only=True, slots=True)
 class ConnectWorker:
-    """One worker process on *cluster*; *properties* override lines of its worker.properties."""
+    """A worker process on *cluster*. *properties* override lines of its worker.properties."""
 
     cluster: KafkaCluster
     group: str
@@ -35,7 +35,7 @@ class ConnectWorker:
 
     @property
     def address(self) -> str:
-        """The address of its REST API."""
+        """Returns the address of its REST API."""
         return self._address
 
     def __enter__(self) -> Self:
@@ -78,7 +78,7 @@ class ConnectWorker:
             self.child.stop()
 
     def call(self, method: str, path: str, body: object = None) -> Any:
-        """Returns the JSON of the response, None without a body; raises HTTPError for an error status."""
+        """Returns the JSON of the response, or None without a body. Raises HTTPError for an error status."""
         request = urllib.request.Request(
             self._address + path,
             method=method,
@@ -90,7 +90,7 @@ class ConnectWorker:
         return json.loads(content) if content else None
 
     def state(self, connector: str) -> tuple[str, list[str]]:
-        """Returns the states of *connector* and of its tasks; an empty string while the worker does not know it."""
+        """Returns the states of *connector* and of its tasks, or an empty string while the worker does not know it."""
         try:
             status = self.call("GET", f"/connectors/{connector}/status")
         except urllib.error.HTTPError as error:

@@ -22,14 +22,14 @@ from tests.harness.kafka.processes import wait_until
 
 LEADER, FOLLOWER = 1, 2
 FRAGILE = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-# With this the controller detects a dead broker within two seconds instead of nine.
+# With this setting, the controller detects a dead broker within two seconds instead of nine.
 QUICK_ELECTIONS = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
 
 
 def fragile_topic(
     cluster: KafkaCluster, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
 ) -> str:
-    """Creates a topic with leader LEADER and replica FOLLOWER that allows unclean elections; returns its name."""
+    """Creates a topic with leader LEADER and replica FOLLOWER that allows unclean elections, and returns its name."""
     replicas = [[LEADER, FOLLOWER]] * partitions
     topic = NewTopic(name, partitions, replica_assignment=replicas, config={**FRAGILE, **(config or {})})
     cluster.admin.create_topics([topic])[name].result(ADMIN_WAIT_S)
@@ -41,7 +41,7 @@ def fragile_topic(
 def tail_lost(
     cluster: KafkaCluster, *topics: str, leader: int = LEADER, follower: int = FOLLOWER
 ) -> Iterator[None]:
-    """Loses the records that the block writes to *topics*, which are fragile; afterwards *follower* leads them.
+    """Loses the records that the block writes to *topics*, which must be fragile. Afterwards *follower* leads them.
 
     *leader* is down and may be started again.
     """

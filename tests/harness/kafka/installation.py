@@ -10,21 +10,25 @@ from tests.harness.kafka.processes import HarnessError
 VERSION = "4.3.1"  # the newest release whose MirrorMaker 2 is on Maven Central
 OLD_VERSION = "3.9.1"
 NEWEST_VERSION = "4.4.0"
-# Of brokers alone, each the last of its line that Maven Central has.
+# releases used only for brokers, each the last of its line on Maven Central
 OTHER_VERSIONS = ("2.8.2", "3.4.1", OLD_VERSION, NEWEST_VERSION)
 HERE = Path(__file__).parent
 CACHE = HERE.parents[2] / ".cache" / "kafka"
-# Small and quick to start, because brokers of tests live for a short time and several share two cores.
+# These options make the JVM small and quick to start. Brokers of tests run for a short time, and several share two
+# cores.
 QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
 
 
 def release_number(version: str) -> tuple[int, ...]:
-    """Returns "3.4.1" as (3, 4, 1)."""
+    """Returns the number of a release, such as (3, 4, 1) for "3.4.1"."""
     return tuple(int(part) for part in version.split("."))
 
 
 def needs_zookeeper(version: str) -> bool:
-    """Returns whether brokers of *version* keep their metadata in ZooKeeper; KRaft has ACLs and transactions since 3.3."""
+    """Returns whether brokers of *version* keep their metadata in ZooKeeper.
+
+    KRaft supports ACLs and transactions since 3.3.
+    """
     return release_number(version) < (3, 3)
 
 
@@ -47,9 +51,9 @@ def java_command(
     jvm_options: Sequence[str] = QUICK_JVM,
     archived: bool = True,
 ) -> list[str]:
-    """Returns the command that runs the Java class *main* with Kafka *version*; log4j writes to *log*.
+    """Returns the command that runs the Java class *main* with Kafka *version*. log4j writes to *log*.
 
-    *archived* uses setup.sh's archive of classes, so that it starts faster than a user's own would.
+    *archived* uses setup.sh's archive of classes, which starts faster than a user's own program would.
     """
     archive = [
         f"-XX:SharedArchiveFile={CACHE / version / 'classes.jsa'}",
@@ -71,8 +75,8 @@ def java_command(
 
 
 def write_properties(path: Path, properties: dict[str, str]) -> Path:
-    """Writes a Java properties file; backslashes, newlines and non-ASCII characters are escaped."""
-    # JSON and Java's properties escape alike, also characters of more than 16 bits, as pairs.
+    """Writes a Java properties file. Backslashes, newlines and non-ASCII characters are escaped."""
+    # JSON and Java's properties have the same escapes, also for characters of more than 16 bits, which are pairs.
     escaped = {key: json.dumps(value)[1:-1] for key, value in properties.items()}
     path.write_text("".join(f"{key}={value}\n" for key, value in escaped.items()))
     return path

@@ -8,7 +8,8 @@ from confluent_kafka import KafkaError, KafkaException
 from tests.harness.kafka.processes import HarnessError, wait_until
 
 T = TypeVar("T")
-# Errors that an admin client receives or raises while no leader is elected: after a broker's start, or for a new topic.
+# The errors that an admin client receives or raises while no leader is elected, after a broker's start or for a new
+# topic.
 NO_LEADER_YET = frozenset(
     {
         KafkaError._NOENT,  # no connection yet that knows the leader
@@ -23,7 +24,7 @@ NO_LEADER_YET = frozenset(
 
 
 def call_leaders(topic: str, call: Callable[[], T]) -> T:
-    """Returns the result of *call* once *topic* has leaders; raises other errors at once."""
+    """Returns the result of *call* once *topic* has leaders. Other errors are raised at once."""
     refusals: list[str] = []
 
     def attempt() -> tuple[T] | None:

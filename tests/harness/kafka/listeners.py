@@ -1,9 +1,9 @@
-"""The listeners of a broker: each one's properties for server.properties and for a client.
+"""The listeners of a broker, with the properties of each one for server.properties and for a client.
 
-PLAINTEXT, SSL (the server has a certificate), MTLS (the client must have one too), SASL_PLAINTEXT and SASL_SSL (PLAIN,
-SCRAM-SHA-256, SCRAM-SHA-512), OAUTH (OAUTHBEARER without TLS; unsecured tokens), and PROXIED (PLAINTEXT behind a proxy).
-INTERNAL and CONTROLLER always exist on 127.0.0.1 without authentication, for the harness. Where Kafka needs ZooKeeper,
-ZOOKEEPER takes the place of CONTROLLER, and is no listener of the broker.
+They are PLAINTEXT, SSL (the server has a certificate), MTLS (the client must have one too), SASL_PLAINTEXT and SASL_SSL
+(PLAIN, SCRAM-SHA-256, SCRAM-SHA-512), OAUTH (OAUTHBEARER without TLS; unsecured tokens), and PROXIED (PLAINTEXT behind
+a proxy). INTERNAL and CONTROLLER always exist on 127.0.0.1 without authentication, for the harness. If Kafka needs
+ZooKeeper, ZOOKEEPER replaces CONTROLLER, and is not a listener of the broker.
 """
 
 from collections.abc import Mapping
@@ -93,9 +93,9 @@ def listener_properties(
 def client_properties(
     listener: str, *, user: User | None, mechanism: str, certificates: Certificates | None
 ) -> dict[str, str]:
-    """Returns librdkafka's properties for a connection by *listener*, without bootstrap.servers."""
+    """Returns librdkafka's properties for a connection over *listener*, without bootstrap.servers."""
     protocol = SECURITY_PROTOCOLS[listener]
-    # Without log_level, librdkafka fills the test's output whenever a broker is down on purpose.
+    # Without log_level, librdkafka writes many lines to the test's output when a test stops a broker.
     properties = {"security.protocol": protocol, "log_level": "2"}
     if protocol.endswith("SSL") and certificates is not None:
         properties["ssl.ca.location"] = str(certificates.ca_pem)

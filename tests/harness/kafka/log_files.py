@@ -1,4 +1,4 @@
-"""Reads a partition's log from its files on a broker's disk, also records that clients can no longer read."""
+"""Reads a partition's log from its files on a broker's disk, including records that clients can no longer read."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -16,7 +16,10 @@ class LoggedRecord(NamedTuple):
 
 
 def logged_records(broker: Broker, topic: str, partition: int) -> Iterator[LoggedRecord]:
-    """Yields all records of a partition on *broker*, running or not, also those of aborted transactions."""
+    """Yields all records of a partition on *broker*, including those of aborted transactions.
+
+    The broker need not run.
+    """
     for segment in sorted((broker.folder / "data" / f"{topic}-{partition}").glob("*.log")):
         for batch in split(bytearray(segment.read_bytes())):
             if not batch.is_control:

@@ -17,18 +17,18 @@ _calls = itertools.count()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clusters:
-    """MirrorClient's view of one cluster."""
+    """The view of MirrorClient on one cluster."""
 
     upstream_clusters: tuple[str, ...]
     heartbeat_topics: tuple[str, ...]
     checkpoint_topics: tuple[str, ...]
     remote_topics: tuple[str, ...]
-    hops: Mapping[str, int]  # -1: not upstream
+    hops: Mapping[str, int]  # -1 if it is not upstream
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JavaHeartbeat:
-    """A record of a heartbeats topic as Java's Heartbeat reads it; key and value in hexadecimal."""
+    """A record of a heartbeats topic as Java's Heartbeat reads it. Key and value are in hexadecimal."""
 
     source_alias: str
     target_alias: str
@@ -41,7 +41,10 @@ class JavaHeartbeat:
 def clusters(
     cluster: JavaEndpoint, aliases: Iterable[str], *, properties: Mapping[str, str] | None = None
 ) -> Clusters:
-    """Returns the view from *cluster*, with the hops to each of *aliases*; *properties* are the client's, such as its policy."""
+    """Returns the view on *cluster*, with the number of hops to each of *aliases*.
+
+    *properties* are those of the client, such as its policy.
+    """
     [line] = _query(cluster, properties, mode="clusters", aliases=",".join(aliases))
     return Clusters(
         upstream_clusters=tuple(line["upstream_clusters"]),
@@ -53,14 +56,17 @@ def clusters(
 
 
 def heartbeats(cluster: JavaEndpoint, topic: str = "heartbeats") -> list[JavaHeartbeat]:
-    """Returns the heartbeats of *topic* in order; raises HarnessError if Java cannot read one."""
+    """Returns the heartbeats of *topic* in order. Raises HarnessError if Java cannot read one of them."""
     return [JavaHeartbeat(**line) for line in _query(cluster, None, mode="heartbeats", topic=topic)]
 
 
 def translated_offsets(
     cluster: JavaEndpoint, source: str, group: str, *, properties: Mapping[str, str] | None = None
 ) -> dict[tuple[str, int], tuple[int, str]]:
-    """Calls RemoteClusterUtils.translateOffsets: returns offset and metadata of *group* of *source* by target partition."""
+    """Calls RemoteClusterUtils.translateOffsets.
+
+    Returns offset and metadata of *group* of *source* by target partition.
+    """
     lines = _query(cluster, properties, mode="offsets", source=source, group=group)
     return {(line["topic"], line["partition"]): (line["offset"], line["metadata"]) for line in lines}
 

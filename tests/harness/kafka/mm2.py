@@ -1,7 +1,7 @@
-"""Java MirrorMaker 2 in its dedicated mode, for comparison, from one cluster to another.
+"""Runs Java's MirrorMaker 2 in its dedicated mode from one cluster to another, for comparison.
 
-Program and jars are Apache's; only the properties file is made here, and the JVM options are the harness's. The benchmarks
-measure it. Internal topics have replication factor 1 unless *properties* override it.
+The program and its jars are Apache's. Only the properties file is created here, and the JVM options are those of the
+harness. The benchmarks measure it. Internal topics have replication factor 1 unless *properties* override it.
 """
 
 import itertools
@@ -20,10 +20,10 @@ _runs = itertools.count()
 
 @dataclass(kw_only=True, slots=True)
 class MirrorMaker:
-    """Copies *topics* (a regular expression) from *source* to *target*; aliases are the clusters' names.
+    """Copies *topics* (a regular expression) from *source* to *target*. Aliases are the clusters' names.
 
-    *properties* override lines of mm2.properties. It connects by *source_listener* and *target_listener*; PROXIED is the
-    listener behind the proxy.
+    *properties* override lines of mm2.properties. It connects over *source_listener* and *target_listener*. PROXIED is
+    the listener behind the proxy.
     """
 
     source: KafkaCluster
@@ -60,7 +60,7 @@ class MirrorMaker:
         return f"{self.source.name}.{topic}"
 
     def start(self) -> None:
-        """Starts MirrorMaker without waiting; `wait_until_replicated` waits."""
+        """Starts MirrorMaker without waiting. `wait_until_replicated` waits."""
         stem = self.target.home / f"mm2-{next(_runs)}"
         file = write_properties(stem.with_suffix(".properties"), self.all_properties())
         log = stem.with_suffix(".log")
@@ -75,11 +75,11 @@ class MirrorMaker:
         self.child = start(f"MirrorMaker {self.source.name}->{self.target.name}", command, log=log)
 
     def stop(self) -> None:
-        """Sends SIGTERM, and waits; MirrorMaker stores its offsets before it ends."""
+        """Sends SIGTERM and waits. MirrorMaker stores its offsets before it ends."""
         self._child().stop()
 
     def kill(self) -> None:
-        """Kills it with -9: up to a minute of offsets is lost, because MM2 stores them every 60 s."""
+        """Kills it with -9. Up to a minute of offsets is lost, because MM2 stores them every 60 s."""
         self._child().kill()
 
     def wait_until_replicated(
@@ -105,7 +105,7 @@ class MirrorMaker:
             raise HarnessError(f"{error}\n{self._child().tail()}") from error
 
     def all_properties(self) -> dict[str, str]:
-        """Returns the lines of its mm2.properties; the clusters' aliases are their names."""
+        """Returns the lines of its mm2.properties. The clusters' aliases are their names."""
         source, target = self.source.name, self.target.name
         flow = f"{source}->{target}"
         lines = {"clusters": f"{source}, {target}"}
@@ -114,7 +114,7 @@ class MirrorMaker:
             lines |= {f"{cluster.name}.{key}": value for key, value in client.items()}
             for internal in INTERNAL_TOPICS:
                 lines[f"{cluster.name}.{internal}.replication.factor"] = "1"
-            # By default it searches every jar for plugins, which takes four seconds of its ten.
+            # By default, it searches every jar for plugins, which takes four seconds of the ten that it needs to start.
             lines[f"{cluster.name}.plugin.discovery"] = "service_load"
         lines |= {
             f"{flow}.enabled": "true",

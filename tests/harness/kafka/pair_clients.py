@@ -1,7 +1,7 @@
-"""Java applications of a pair of clusters: producers that keep an outbox, and the one consumer of a group.
+"""Java applications of a pair of clusters: producers that keep an outbox, and the only consumer of a group.
 
 Both follow a file with the alias of the active member, which the endpoint hook of the pair writes (PairProducer.java,
-PairConsumer.java). What they have done is read from the files that they write.
+PairConsumer.java). They write what they have done into files, which this module reads.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,17 +15,17 @@ from tests.harness.kafka.listeners import User
 from tests.harness.kafka.processes import Child, start
 
 HEAP_MIB = 96
-# Longer than anything that a test does to brokers: so a record fails only because it is refused.
+# longer than any fault of brokers in a test, so that a record fails only because it is refused
 DELIVERY_MS = 900_000
-# Brokers abort what a producer leaves open after it; shorter than a switchover waits.
+# Brokers abort the transaction that a producer leaves open after this time, which is shorter than a switchover waits.
 TRANSACTION_MS = 20_000
 SESSION_MS = 10_000
-REQUEST_MS = 10_000  # after which a request is repeated
-BLOCK_MS = 3_000  # after which a call is repeated, unless the endpoint was switched
+REQUEST_MS = 10_000  # the time after which a request is repeated
+BLOCK_MS = 3_000  # the time after which a call is repeated, unless the endpoint was switched
 
 
 class Outcome(Enum):
-    """What became of an attempt to write a number; the value is the word in the producer's file."""
+    """The outcome of an attempt to write a number. The value is the word in the producer's file."""
 
     SENT = "sent"  # no response yet
     ACKNOWLEDGED = "acknowledged"
@@ -35,7 +35,7 @@ class Outcome(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """One attempt of a producer to write a number; *partition* and *offset* are those of the acknowledgement."""
+    """An attempt of a producer to write a number. *partition* and *offset* are those of the acknowledgement."""
 
     number: int
     member: str
@@ -47,7 +47,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRecord:
-    """One record that the group has read and committed, or that a log has."""
+    """A record that the group has read and committed, or that a log contains."""
 
     partition: int
     offset: int
@@ -60,7 +60,7 @@ class ReadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairClients:
-    """What the applications of one pair share. *folder* has their files."""
+    """The files that the applications of one pair share in *folder*."""
 
     sides: Mapping[str, KafkaCluster]
     user: User
@@ -70,20 +70,20 @@ class PairClients:
 
     @property
     def endpoint(self) -> Path:
-        """The file with the alias of the active member."""
+        """Returns the file with the alias of the active member."""
         return self.folder / "endpoint"
 
     @property
     def hold(self) -> Path:
-        """While this file exists, the consumer is closed."""
+        """Returns the file that keeps the consumer closed while it exists."""
         return self.folder / "hold"
 
     def active(self) -> str:
-        """Returns the alias that the endpoint has."""
+        """Returns the alias in the endpoint file."""
         return self.endpoint.read_text().strip()
 
     def write_properties(self, *, protocol: str) -> None:
-        """Writes the properties of both clients for each cluster; *protocol* is that of the group."""
+        """Writes the properties of both clients for each cluster. *protocol* is that of the group."""
         producer = {
             "acks": "all",
             "enable.idempotence": "true",
@@ -110,7 +110,10 @@ class PairClients:
 
 @dataclass(slots=True, kw_only=True)
 class PairProducer:
-    """A producer named *name*: idempotent, or transactional with a *transactional_id*, of whose transactions it aborts some."""
+    """A producer with the name *name*.
+
+    It is idempotent, or transactional with a *transactional_id*, and aborts some of its transactions.
+    """
 
     clients: PairClients
     name: str
@@ -118,7 +121,7 @@ class PairProducer:
     transactional_id: str = ""
     abort_percent: int = 0
     seed: int = 1
-    attempts: list[Attempt] = field(default_factory=list, init=False)  # by their ids
+    attempts: list[Attempt] = field(default_factory=list, init=False)  # attempts by their ids
     refusals: int = field(default=0, init=False)
     child: Child | None = field(default=None, init=False)
     _member: str = field(default="", init=False)
@@ -137,7 +140,7 @@ class PairProducer:
         )
 
     def update(self) -> None:
-        """Reads what is new in its file."""
+        """Reads the new lines of its file."""
         text, self._read_bytes = _new_text(self.clients.folder / f"{self.name}.out", self._read_bytes)
         for line in text.splitlines():
             match line.split():
@@ -164,7 +167,7 @@ class PairProducer:
         )
 
     def stop(self) -> None:
-        """Sends SIGTERM, and reads the rest: each attempt has an outcome then."""
+        """Sends SIGTERM and reads the remaining lines. Then each attempt has an outcome."""
         assert self.child is not None
         self.child.stop(DELIVERY_MS / 1000)
         self.update()
@@ -172,7 +175,10 @@ class PairProducer:
 
 @dataclass(slots=True, kw_only=True)
 class PairConsumer:
-    """The consumer of the group; `reads` are records whose offsets it has committed, in the order of its reads."""
+    """The consumer of the group.
+
+    `reads` are records whose offsets it has committed, in the order in which it has read them.
+    """
 
     clients: PairClients
     name: str = "consumer"
@@ -187,7 +193,7 @@ class PairConsumer:
         self.child = _start("PairConsumer", self.clients, self.name, f"hold={self.clients.hold}")
 
     def update(self) -> None:
-        """Reads what is new in its file."""
+        """Reads the new lines of its file."""
         text, self._read_bytes = _new_text(self.clients.folder / f"{self.name}.out", self._read_bytes)
         for line in text.splitlines():
             match line.split():
@@ -211,7 +217,7 @@ class PairConsumer:
                     )
 
     def stop(self) -> None:
-        """Sends SIGTERM, which closes the consumer, and reads the rest."""
+        """Sends SIGTERM, which closes the consumer, and reads the remaining lines."""
         assert self.child is not None
         self.child.stop()
         self.update()
@@ -230,7 +236,7 @@ def _start(program: str, clients: PairClients, name: str, *options: str) -> Chil
 
 
 def _new_text(path: Path, read_bytes: int) -> tuple[str, int]:
-    """Returns the whole lines after *read_bytes* of a file that may not exist yet, and how far they reach."""
+    """Returns the complete lines after *read_bytes* of a file, which may not exist yet, and their end."""
     if not path.exists():
         return "", read_bytes
     with path.open("rb") as file:
@@ -241,7 +247,7 @@ def _new_text(path: Path, read_bytes: int) -> tuple[str, int]:
 
 
 def logged_records(values: Iterator[tuple[int, int, bytes | None, bytes | None]]) -> list[ReadRecord]:
-    """Returns records of a log, given as partition, offset, key and value, as a consumer reads them."""
+    """Returns records of a log, given as partition, offset, key and value, in the form in which a consumer reads them."""
     records = []
     for partition, offset, key, value in values:
         producer, attempt, *_ = (value or b"").decode().split()

@@ -1,7 +1,7 @@
-"""Reads the definitions of MM2's settings from a Java worker: `python -m tests.harness.kafka.plugin_definitions` writes the file.
+"""Reads the definitions of MM2's settings from a Java worker.
 
-Documentation is left out, because docs/settings.md describes the settings of this project. Run it when the Kafka release
-changes.
+`python -m tests.harness.kafka.plugin_definitions` writes the file. Documentation texts are left out, because
+docs/settings.md describes the settings of this project. Run it when the Kafka release changes.
 """
 
 import json
@@ -17,7 +17,7 @@ PLUGINS = ("MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbea
 
 
 def definitions(worker: ConnectWorker) -> dict[str, Any]:
-    """Returns for each of PLUGINS its names in order, and the definition of each name, which all plugins share."""
+    """Returns the names of each of PLUGINS in order, and the definition of each name, which all plugins share."""
     result: dict[str, Any] = {"kafka": VERSION, "plugins": {}, "definitions": {}}
     for plugin in PLUGINS:
         listed = worker.call("GET", f"/connector-plugins/{plugin}/config")

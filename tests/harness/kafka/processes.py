@@ -1,7 +1,7 @@
-"""Child processes that cannot outlive the tests, what they cost, and ports that no other harness takes.
+"""Starts child processes that cannot outlive the tests, measures their costs, and reserves ports.
 
-Everything the harness starts goes through `start`: the kernel kills it when the thread that started it ends, so start
-from the main thread. Costs are read from /proc and include children.
+The harness starts all processes with `start`. The kernel kills a process when the thread that started it ends, so start
+it from the main thread. Costs are read from /proc and include child processes.
 """
 
 import atexit
@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
-STOP_WAIT_S = 60.0  # a broker under load needs seconds to hand over its leaderships; a minute is a hang
-# Ends a hang and measures nothing: with a whole suite on two cores, a second may take half a minute.
+STOP_WAIT_S = 60.0  # a broker under load needs seconds to transfer its leaderships; a minute is a hang
+# This limit ends a hang and measures nothing. With a whole suite on two cores, a second may take half a minute.
 WAIT_S = 300.0
 POLL_S = 0.2
-# Below the ephemeral range, because a client's connection could otherwise take the port of a broker that is down.
-# Each process that shares the tests draws from its own block.
+# This range is below the ephemeral ports. Otherwise a client's connection could take the port of a broker that is down.
 PORTS_FIRST, PORTS_PER_WORKER, WORKERS_MAX = 20_000, 1_500, 8
 # The part of a failed test's log that is kept, from its end.
 KEPT_LOG_BYTES = 4 << 20
@@ -35,13 +34,13 @@ _reserved: dict[int, socket.socket] = {}
 
 
 class HarnessError(Exception):
-    """The harness itself failed; the message has the end of the log with the cause."""
+    """The harness itself failed. The message has the end of the log with the cause."""
 
 
 def wait_until(
     what: str, condition: Callable[[], T], *, timeout_s: float = WAIT_S, poll_s: float = POLL_S
 ) -> T:
-    """Returns the first true result of *condition*; raises `HarnessError` with *what* after *timeout_s*."""
+    """Returns the first true result of *condition*. Raises `HarnessError` with *what* after *timeout_s*."""
     deadline = time.monotonic() + timeout_s
     while not (result := condition()):
         if time.monotonic() > deadline:
@@ -51,7 +50,10 @@ def wait_until(
 
 
 def free_port() -> int:
-    """Returns a free port that stays reserved among harnesses until this process ends, also while nothing listens on it."""
+    """Returns a free port.
+
+    The port stays reserved among harnesses until this process ends, even while no process listens on it.
+    """
     for port in random.sample(_ports(), PORTS_PER_WORKER):
         # A name in the abstract namespace is a lock that the kernel releases with the process.
         lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -69,7 +71,7 @@ def free_port() -> int:
 
 
 def _ports() -> range:
-    """Returns this worker's block; the lock in `free_port` separates two test runs on one machine."""
+    """Returns this worker's block. The lock in `free_port` separates two test runs on one machine."""
     worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
     first = PORTS_FIRST + int(worker) % WORKERS_MAX * PORTS_PER_WORKER
     return range(first, first + PORTS_PER_WORKER)
@@ -84,7 +86,10 @@ def accepts(port: int) -> bool:
 
 @contextmanager
 def frozen(pids: Sequence[int]) -> Iterator[None]:
-    """Stops *pids*, at least one, by SIGSTOP until the end of the block; their connections stay open without responses."""
+    """Stops *pids*, at least one, with SIGSTOP until the end of the block.
+
+    Their connections stay open without responses.
+    """
     assert pids
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -120,7 +125,10 @@ class Child:
         self.frozen = False
 
     def stop(self, timeout_s: float = STOP_WAIT_S) -> int:
-        """Sends SIGTERM, waits, and returns the exit status; raises `HarnessError` after kill -9 if it does not end."""
+        """Sends SIGTERM, waits, and returns the exit status.
+
+        If the process does not end, kills it and raises `HarnessError`.
+        """
         self.thaw()
         self.process.terminate()
         try:
@@ -130,7 +138,7 @@ class Child:
             raise HarnessError(f"{self.name} did not end in {timeout_s:g} s.\n{self.tail()}") from error
 
     def freeze(self) -> None:
-        """Sends SIGSTOP; connections stay open without responses."""
+        """Sends SIGSTOP. Connections stay open without responses."""
         self.process.send_signal(signal.SIGSTOP)
         self.frozen = True
 
@@ -161,7 +169,7 @@ def start(
     stdout: int | None = None,
     directory: Path | None = None,
 ) -> Child:
-    """Starts *command* with its output appended to *log*; the kernel kills it when the calling thread ends."""
+    """Starts *command* with its output appended to *log*. The kernel kills it when the calling thread ends."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", *command],
@@ -170,20 +178,20 @@ def start(
             stderr=output,
             env=None if environment is None else {**os.environ, **environment},
             cwd=directory,
-            start_new_session=True,  # Ctrl-C reaches only the tests, which then end their children
+            start_new_session=True,  # Ctrl-C reaches only the tests, which then end their child processes
         )
     child = Child(name=name, process=process, log=log)
     CHILDREN.append(child)
     return child
 
 
-# All processes that this process has started, for the logs of a test that fails.
+# All processes that this process has started. The logs of a failed test are found by them.
 CHILDREN: list[Child] = []
 
 
 @cache
 def log_folder() -> Path:
-    """Returns a folder for logs that are kept until this process ends."""
+    """Returns a folder for logs. They are kept until this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="mirrorflow-logs-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -212,7 +220,7 @@ def family(pid: int) -> list[int]:
 
 
 def program_of(pid: int) -> str:
-    """Returns the name of the program that *pid* runs; empty after its end."""
+    """Returns the name of the program that *pid* runs, or an empty text after its end."""
     try:
         return Path(Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]).name
     except (FileNotFoundError, ProcessLookupError):
@@ -246,7 +254,7 @@ def cpu_s(pid: int) -> float:
 
 
 def unread_bytes(pid: int, port: int) -> int:
-    """Returns the bytes from IPv4 *port* that sockets of *pid* have received but the process has not read."""
+    """Returns the number of bytes from IPv4 *port* that sockets of *pid* have received but the process has not read."""
     own = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -262,7 +270,7 @@ def unread_bytes(pid: int, port: int) -> int:
 
 
 def arrived_bytes(port: int) -> int:
-    """Returns the unread bytes in the sockets of the server of *port*; Java uses IPv6 sockets also for IPv4."""
+    """Returns the unread bytes in the sockets of the server of *port*. Java also uses IPv6 sockets for IPv4."""
     total = 0
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -273,7 +281,10 @@ def arrived_bytes(port: int) -> int:
 
 
 def sockets_to(pid: int, port: int) -> set[str]:
-    """Returns the inodes of the established IPv4 sockets of *pid* and its descendants to *port*; a new connection is a new one."""
+    """Returns the inodes of the established IPv4 sockets of *pid* and its descendants to *port*.
+
+    A new connection has a new inode.
+    """
     inodes = set()
     for member in family(pid):
         own = set()
@@ -292,7 +303,9 @@ def sockets_to(pid: int, port: int) -> set[str]:
 
 
 def pss_bytes(pid: int) -> int:
-    """Returns the proportional set size of *pid* and its descendants: the memory that their end would free."""
+    """Returns the proportional set size of *pid* and its descendants, which is the memory that would be free after
+    their end.
+    """
     total = 0
     for member in family(pid):
         try:

@@ -1,8 +1,8 @@
-"""Simulates a slow, narrow or broken network to brokers: one compiled program with a route for each broker.
+"""Simulates a slow, narrow or broken network to brokers with a compiled program that has a route for each broker.
 
-The delay does not limit throughput (see Proxy.java). The maximum of one connection, with 2 GiB from a Python server to a
-Python client on the same two cores (3.8 GB/s without the proxy), is 1.0 to 1.3 GB/s without delay and 1.0 to 1.1 GB/s with
-40 ms each way, at 0.7 to 1.0 CPU-seconds of the proxy for each GB.
+The delay does not limit throughput (see Proxy.java). One connection reaches 1.0 to 1.3 GB/s without delay and 1.0 to
+1.1 GB/s with 40 ms in each direction, with 0.7 to 1.0 CPU-seconds of the proxy for each GB. This was measured with 2
+GiB from a Python server to a Python client on the same two cores (3.8 GB/s without the proxy).
 """
 
 import subprocess
@@ -19,25 +19,25 @@ PROXY_JVM = ("-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=2g", "-Xss512k")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """The route to one broker; clients connect to *port*."""
+    """The route to one broker. Clients connect to *port*."""
 
     port: int
     proxy: "Proxy"
 
     def delay(self, ms_each_way: int) -> None:
-        """Delays data that arrives from now on by *ms_each_way*: 40 is a round trip of 80 ms."""
+        """Delays data that arrives from now on by *ms_each_way*, so that 40 is a round trip of 80 ms."""
         self.proxy.command(f"{self.port} delay {ms_each_way}")
 
     def throttle(self, bytes_per_s: int) -> None:
-        """Limits each direction, for all connections together; 0 removes the limit."""
+        """Limits each direction, for all connections together. 0 removes the limit."""
         self.proxy.command(f"{self.port} throttle {bytes_per_s}")
 
     def cut(self) -> None:
-        """Closes every connection, and each new one at once, until `heal`."""
+        """Closes every connection, and each new connection at once, until `heal`."""
         self.proxy.command(f"{self.port} cut")
 
     def blackhole(self) -> None:
-        """Forwards and closes nothing until `heal`; then the connections continue."""
+        """Neither forwards nor closes until `heal`. Then the connections continue."""
         self.proxy.command(f"{self.port} blackhole")
 
     def held_bytes(self) -> int:
@@ -57,27 +57,29 @@ class Route:
         self.proxy.command(f"{self.port} deliver")
 
     def make_late(self, ms: int) -> None:
-        """Breaks every connection soon; requests in flight reach the broker *ms* later, without a response to the client.
+        """Breaks every connection soon. Requests in flight reach the broker *ms* later, without a response to the
+        client.
 
-        They arrive on the old connections, which the broker keeps until then; clients repeat them on new connections without delay.
+        They arrive on the old connections, which the broker keeps until then. Clients repeat them on new connections
+        without delay.
         """
         self.proxy.command(f"{self.port} late {ms}")
 
     def heal(self) -> None:
-        """Ends `cut` and `blackhole`; delay and throttle stay."""
+        """Ends `cut` and `blackhole`. Delay and throttle stay."""
         self.proxy.command(f"{self.port} heal")
 
 
 @dataclass(kw_only=True, slots=True)
 class Proxy:
-    """The program; `routes` has a route for each key of its targets."""
+    """The program. `routes` has a route for each key of its targets."""
 
     child: Child
     routes: dict[int, Route]
 
     @classmethod
     def start(cls, targets: Mapping[int, int], *, log: Path) -> Self:
-        """Starts to forward to each port of *targets*; returns when the proxy accepts connections."""
+        """Starts to forward to each port of *targets*, and returns when the proxy accepts connections."""
         ports = {key: free_port() for key in targets}
         arguments = [f"{ports[key]}:{target}" for key, target in targets.items()]
         command = java_command("Proxy", *arguments, log=log, heap_mib=512, jvm_options=PROXY_JVM)

@@ -1,8 +1,7 @@
 """A proxy that hides APIs of a broker, to simulate Kafka services that do not offer all of them.
 
-It removes the APIs from the broker's ApiVersions responses, and closes a connection that requests one of them, as brokers do.
-
-Usage: python -m tests.harness.kafka.refusing_proxy API_KEY,API_KEY... LISTEN:TARGET ... (ports of 127.0.0.1)
+It removes the APIs from the broker's ApiVersions responses. Like a broker, it closes a connection that requests one of
+them. Usage: python -m tests.harness.kafka.refusing_proxy API_KEY,API_KEY... LISTEN:TARGET ... (ports of 127.0.0.1)
 """
 
 import asyncio
@@ -19,20 +18,20 @@ from tests.harness.kafka.processes import Child, accepts, free_port, start, wait
 
 LOOPBACK = "127.0.0.1"
 API_VERSIONS, UNSUPPORTED_VERSION = 18, 35
-FLEXIBLE_SINCE = 3  # of ApiVersions: compact arrays and tagged fields
+FLEXIBLE_SINCE = 3  # the version of ApiVersions with compact arrays and tagged fields
 _ENTRY = struct.Struct(">hhh")  # API key, lowest and highest version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusingProxy:
-    """The program; `ports` has a port for each key of its targets."""
+    """The program. `ports` has a port for each key of its targets."""
 
     child: Child
     ports: Mapping[int, int]
 
     @classmethod
     def start(cls, targets: Mapping[int, int], *, refused: Collection[int], log: Path) -> Self:
-        """Starts to forward to each port of *targets*; returns when it accepts connections."""
+        """Starts to forward to each port of *targets*, and returns when it accepts connections."""
         ports = {key: free_port() for key in targets}
         routes = [f"{ports[key]}:{target}" for key, target in targets.items()]
         command = [sys.executable, "-m", __name__, ",".join(map(str, sorted(refused))), *routes]
@@ -50,7 +49,7 @@ def without_apis(response: bytes, version: int, refused: Collection[int]) -> byt
     """Returns the body of an ApiVersions response in *version* without the APIs *refused*."""
     (error,) = struct.unpack_from(">h", response)
     if error == UNSUPPORTED_VERSION:
-        return response  # in version 0: the client repeats its request
+        return response  # the response has version 0, and the client repeats its request
     is_flexible = version >= FLEXIBLE_SINCE
     count, position = _count(response, is_flexible=is_flexible)
     size = _ENTRY.size + is_flexible  # an entry has no tagged fields: one byte

@@ -19,7 +19,8 @@ from tests.harness.kafka.processes import Child, HarnessError, start
 
 REPLY_WAIT_S = 600.0  # 2 GB at the 10 MB/s of single-record batches is 200 s
 HEAP_MIB = 512
-# Not the quick options: a tool that moves gigabytes gains more from the full compiler than a short one loses.
+# The quick options are not used, because a tool that moves gigabytes gains more from the full compiler than a short one
+# loses.
 TOOL_JVM = ("-XX:+UseSerialGC",)
 
 
@@ -40,7 +41,7 @@ class ToolService:
             except HarnessError:
                 raise
             except BaseException:
-                self._end()  # a late reply would be mistaken for the reply to the next request
+                self._end()  # a late reply would be attributed to the next request
                 raise
 
     def close(self) -> None:

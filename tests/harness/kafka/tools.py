@@ -1,7 +1,7 @@
-"""Writes and reads records of a topic through Java clients; tests treat the result as the true content of the topic.
+"""Writes and reads records of a topic with Java clients. Tests treat the result as the true content of the topic.
 
-`load` writes, `records` reads every record, `digest` compares whole topics without their offsets. They use the cluster's
-internal listener, independent of what the other listeners require. `tool_service` runs them.
+`load` writes, `records` reads every record, and `digest` compares whole topics without their offsets. They use the
+cluster's internal listener, independent of what the other listeners require. `tool_service` runs them.
 """
 
 import itertools
@@ -15,17 +15,17 @@ from typing import Protocol
 from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.tool_service import SERVICE, run_alone
 
-# For a topic of records that are older than a week, which a broker would otherwise delete within five minutes.
+# for a topic of records that are older than a week, which a broker would otherwise delete within five minutes
 FOREVER = {"retention.ms": "-1"}
 _calls = itertools.count()
 
 
 class JavaEndpoint(Protocol):
-    """What Java clients connect to: a `KafkaCluster`, or a cluster that this harness has not started."""
+    """The cluster to which Java clients connect: a `KafkaCluster`, or a cluster that this harness has not started."""
 
     @property
     def home(self) -> Path:
-        """A folder for the files of tools."""
+        """Returns a folder for the files of tools."""
 
     def java_client(self, listener: str) -> dict[str, str]:
         """Returns the properties of a Java client."""
@@ -33,7 +33,10 @@ class JavaEndpoint(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """One record as a Java consumer reads it; *timestamp* in ms, *timestamp_type* CreateTime or LogAppendTime."""
+    """A record as a Java consumer reads it.
+
+    *timestamp* is in ms, and *timestamp_type* is CreateTime or LogAppendTime.
+    """
 
     partition: int
     offset: int
@@ -46,7 +49,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loaded:
-    """The result of `load`: *aborted* of *records* are in aborted transactions."""
+    """The result of `load`. Of *records*, *aborted* are in aborted transactions."""
 
     records: int
     aborted: int
@@ -67,7 +70,10 @@ def load(
     producer: Mapping[str, str] | None = None,
     **options: str | float | bool,
 ) -> Loaded:
-    """Writes *count* records; *options* are Load.java's: partition, keys, headers, timestamp_ms, abort_every ..."""
+    """Writes *count* records.
+
+    *options* are those of Load.java: partition, keys, headers, timestamp_ms, abort_every ...
+    """
     client = {
         "compression.type": codec,
         "batch.size": "0" if single_record_batches else str(batch_bytes),
@@ -81,7 +87,10 @@ def load(
 def records(
     cluster: JavaEndpoint, topic: str, *, isolation: str = "read_uncommitted", payload: str = "hex"
 ) -> list[Record]:
-    """Returns every record of *topic*, by partition and offset; *payload* "sha256" has the hash of each key and value."""
+    """Returns every record of *topic*, by partition and offset.
+
+    With *payload* "sha256", each key and value is a hash.
+    """
     lines = _run(cluster, "Dump", topic, {}, {"mode": "records", "payload": payload, "isolation": isolation})
     records_ = [_record(json.loads(line)) for line in lines.splitlines()]
     return sorted(records_, key=lambda record: (record.partition, record.offset))
@@ -90,7 +99,9 @@ def records(
 def digest(
     cluster: JavaEndpoint, topic: str, *, isolation: str = "read_uncommitted"
 ) -> dict[int, tuple[int, str]]:
-    """Returns for each partition its number of records and a SHA-256 over keys, values, headers and timestamps in order."""
+    """Returns the number of records of each partition, and a SHA-256 over keys, values, headers and timestamps in
+    order.
+    """
     lines = _run(cluster, "Dump", topic, {}, {"mode": "digest", "isolation": isolation})
     parts = [json.loads(line) for line in lines.splitlines()]
     return {part["partition"]: (part["count"], part["sha256"]) for part in parts}
@@ -114,7 +125,7 @@ def _run(
     ]
     if threading.current_thread() is threading.main_thread() and not options.get("leave_open"):
         return SERVICE.ask(main, arguments)
-    # A child ends with the thread that started it, and a program that leaves a transaction open ends its JVM.
+    # A child process ends with the thread that started it. A program that leaves a transaction open ends its JVM.
     return run_alone(main, arguments, log=folder / f"{stem}.log")
 
 

@@ -1,4 +1,12 @@
-"""`python -m tests.harness.kubernetes up | down | load ARCHIVE... | images | chosen`: manages a persistent cluster and images.
+"""Manages a persistent cluster and images: `python -m tests.harness.kubernetes up
+
+down
+
+load ARCHIVE...
+
+images
+
+chosen`.
 
 `chosen` prints what `setup.sh` has to provide: `kind`, or `cluster` for MirrorFlow's own node.
 """
@@ -51,7 +59,7 @@ def main() -> int:
 
 
 def _running(folder: Path) -> KindCluster | Cluster:
-    """Returns the cluster that `up` has left, although CLUSTER may have changed."""
+    """Returns the cluster that `up` has left, even if CLUSTER has changed since."""
     kind_cluster = KindCluster(folder=folder)
     return kind_cluster if kind_cluster.exists() else Cluster(folder=folder)
 

@@ -23,12 +23,12 @@ from tests.harness.kubernetes.installation import CONTROL, require_control_plane
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.requests import is_ready
 
-START_WAIT_S = 120.0  # three seconds on an idle machine; more when a whole suite runs on two cores
+START_WAIT_S = 120.0  # three seconds on an idle machine; longer while a whole suite runs on two cores
 ADMINISTRATORS = "system:masters"
-SERVICES = "10.0.0.0/24"  # addresses of Services, which nothing routes here
+SERVICES = "10.0.0.0/24"  # addresses of Services, which are not routed
 
 
-# Users and requests without bodies, so that no Secret reaches a file.
+# The log has users, and requests without bodies, so that no Secret is written to a file.
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -39,7 +39,7 @@ AUDIT_POLICY = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestKind:
-    """A kind of request as RBAC's rules have it; a subresource follows a slash, and the core group is empty."""
+    """A kind of request as in RBAC's rules. A subresource follows a slash, and the core group is empty."""
 
     verb: str
     group: str
@@ -48,7 +48,7 @@ class RequestKind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """One successful write; *resource* is like `configmaps` or `mirrorflows/status`."""
+    """A successful write. *resource* is like `configmaps` or `mirrorflows/status`."""
 
     verb: str
     resource: str
@@ -58,7 +58,7 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditedRequest:
-    """One request of the audit log. A watch is logged at its start and at its end, where `ended` is true."""
+    """A request in the audit log. A watch is logged at its start and at its end, where `ended` is true."""
 
     kind: RequestKind
     namespace: str
@@ -70,7 +70,7 @@ class AuditedRequest:
 
     @property
     def is_write(self) -> bool:
-        """Whether the request writes. Leases do not count, because their holder writes forever."""
+        """Returns whether the request writes. Leases do not count, because their holder writes periodically."""
         return self.kind.verb in WRITES and self.kind.resource != "leases"
 
 
@@ -94,12 +94,12 @@ def _logged(event: Any) -> AuditedRequest:
 
 @dataclass(kw_only=True, slots=True)
 class ApiServer:
-    """Tests may kill or freeze the processes; `restart_api` restarts the API server on its port."""
+    """An API server whose processes tests may kill or freeze. `restart_api` restarts it on its port."""
 
     folder: Path
     controllers: bool = True
     controller_calls_per_s: int = 20  # kube-controller-manager's own default
-    api_arguments: Sequence[str] = ()  # more of the API server's
+    api_arguments: Sequence[str] = ()  # more options of the API server
     port: int = field(default_factory=free_port, init=False)
     etcd: Child = field(init=False)
     api: Child = field(init=False)
@@ -131,13 +131,13 @@ class ApiServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A clean stop is not needed, because the folder goes with the test.
+        # A graceful stop is not needed, because the folder is deleted with the test.
         for child in (self.controller_manager, self.api, self.etcd):
             if child is not None:
                 child.kill()
 
     def user(self, name: str, groups: Sequence[str] = ()) -> Kubectl:
-        """kubectl as *name* of *groups*, who may do exactly what roles grant."""
+        """Returns kubectl as *name* of *groups*, who may do exactly what roles grant."""
         identity = self._authority.user(name, groups)
         return Kubectl(kubeconfig=self._authority.kubeconfig(identity, self.url))
 
@@ -159,7 +159,9 @@ class ApiServer:
         ]
 
     def audit_log_of(self, user: str, since: int = 0) -> Iterator[AuditedRequest]:
-        """Yields the requests of *user* about resources in the order of their ends, after the first *since* bytes of the log."""
+        """Yields the requests of *user* for resources in the order of their ends, after the first *since* bytes of the
+        log.
+        """
         with self._audit_log.open("rb") as log:
             log.seek(since)
             for line in log:
@@ -174,7 +176,7 @@ class ApiServer:
         return self._audit_log.stat().st_size
 
     def restart_api(self) -> None:
-        """Starts the API server, also after it was killed; returns when it is ready."""
+        """Starts the API server, even if it was killed, and returns when it is ready."""
         pki = self._authority.folder
         policy = self.folder / "audit-policy.json"
         policy.write_text(json.dumps(AUDIT_POLICY))

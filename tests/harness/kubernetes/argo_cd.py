@@ -25,14 +25,14 @@ from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 
 NAMESPACE = "argocd"
 IN_CLUSTER = "https://kubernetes.default.svc"  # Argo CD's name for its own cluster
-WAIT_S = 180.0  # seconds on an idle machine; more when a whole suite runs on two cores
+WAIT_S = 180.0  # seconds on an idle machine; longer while a whole suite runs on two cores
 CRDS = ("application-crd.yaml", "appproject-crd.yaml")
 IDENTITY = ("-c", "user.name=test", "-c", "user.email=test@example.com")
 Object = dict[str, Any]
 
 
 def require_argo_cd() -> None:
-    """Raises HarnessError where Argo CD or git is missing."""
+    """Raises HarnessError if Argo CD or git is missing."""
     if not (ARGO_CD / ".complete").exists():
         raise HarnessError("Argo CD is not built: run tests/harness/kubernetes/setup.sh argocd.")
     if shutil.which("git") is None:
@@ -54,7 +54,7 @@ class ArgoCd:
 
     @property
     def own(self) -> Kubectl:
-        """kubectl in Argo CD's namespace."""
+        """Returns kubectl in Argo CD's namespace."""
         return self.kubectl.within(NAMESPACE)
 
     def __enter__(self) -> Self:
@@ -88,13 +88,13 @@ class ArgoCd:
         self._commit()
 
     def remove(self, path: str) -> None:
-        """Commits the removal of the file *path*; its folder stays."""
+        """Commits the removal of the file *path*. Its folder stays."""
         (self.repository / path).unlink()
         (self.repository / path).with_name(".keep").touch()
         self._commit()
 
     def application(self, name: str, *, path: str, namespace: str, helm: Object | None = None) -> Object:
-        """An Application with the options of docs/gitops.md, automated sync, pruning and self-heal."""
+        """Returns an Application with the options of docs/gitops.md, which are automated sync, pruning and self-heal."""
         source: Object = {"repoURL": self.repository.as_uri(), "targetRevision": "main", "path": path}
         return {
             "apiVersion": "argoproj.io/v1alpha1",
@@ -123,7 +123,7 @@ class ArgoCd:
         self.own.apply(application)
 
     def refresh(self, name: str) -> Object:
-        """Makes Argo CD compare Git and cluster without a cache; returns the Application's status."""
+        """Makes Argo CD compare Git and the cluster without a cache, and returns the Application's status."""
         patch = {"metadata": {"annotations": {"argocd.argoproj.io/refresh": "hard"}}}
         self.own("patch", "application", name, "--type=merge", f"--patch={json.dumps(patch)}")
 
@@ -138,7 +138,7 @@ class ArgoCd:
         return dict(self.own.get("application", name).get("status", {}))
 
     def wait_for(self, name: str, *, sync: str, health: str) -> Object:
-        """Waits until the Application has this sync status and this health; returns its status."""
+        """Waits until the Application has this sync status and this health, and returns its status."""
         status: Object = {}
 
         def reached() -> bool:
@@ -156,7 +156,7 @@ class ArgoCd:
         return status
 
     def delete(self, name: str) -> None:
-        """Deletes the Application and, by its finalizer, what it deployed."""
+        """Deletes the Application and, because of its finalizer, what it has deployed."""
         self.own("delete", "application", name, f"--timeout={WAIT_S:.0f}s", timeout_s=WAIT_S + 10)
 
     def logs(self) -> str:
@@ -178,7 +178,7 @@ class ArgoCd:
         self._apply_part("argoproj.io/v1alpha1", "AppProject", "default", {"spec": project})
 
     def _apply_part(self, version: str, kind: str, name: str, content: Object) -> None:
-        """Applies an object that Argo CD reads from its namespace and selects by the label."""
+        """Applies an object that Argo CD reads from its namespace and selects by label."""
         labels = {"app.kubernetes.io/part-of": "argocd"}
         metadata = {"name": name, "labels": labels}
         self.own.apply({"apiVersion": version, "kind": kind, "metadata": metadata, **content})
@@ -193,7 +193,7 @@ class ArgoCd:
             "--metrics-address=127.0.0.1",
             f"--metrics-port={free_port()}",
             "--disable-tls",
-            "--client-ca-path=",  # --disable-tls refuses the default
+            "--client-ca-path=",  # --disable-tls removes the default, which is refused
             f"--redis={redis}",
             "--logformat=text",
         )

@@ -1,4 +1,4 @@
-"""A certificate authority for test clusters: it signs certificates of servers and users, and writes kubeconfigs."""
+"""A certificate authority for test clusters, which signs certificates of servers and users, and writes kubeconfigs."""
 
 import base64
 import datetime as dt
@@ -35,7 +35,7 @@ class Authority:
         self.own = self._written("ca", self._certificate, self._key)
 
     def server(self, name: str, *addresses: str) -> Identity:
-        """Creates the identity of a server with *addresses*: host names and IP addresses."""
+        """Creates the identity of a server with *addresses*, which are host names and IP addresses."""
         names = [_general_name(address) for address in addresses]
         return self._issued(name, _name(name), [x509.SubjectAlternativeName(names)])
 
@@ -44,7 +44,7 @@ class Authority:
         return self._issued(name.replace(":", "-"), _name(name, groups), [])
 
     def signing_key(self, name: str) -> Identity:
-        """Creates a key pair for tokens; the certificate only holds the public key."""
+        """Creates a key pair for tokens. The certificate contains only the public key."""
         return self._issued(name, _name(name), [])
 
     def kubeconfig(self, identity: Identity, server: str) -> Path:

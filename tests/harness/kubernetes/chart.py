@@ -1,4 +1,4 @@
-"""Renders the chart with Helm, and derives the operator's rights from it."""
+"""Renders the chart with Helm, and derives the operator's permissions from it."""
 
 import shutil
 import subprocess
@@ -46,7 +46,7 @@ def rendered(
 
 
 def chart_after(version: str, folder: Path) -> Path:
-    """Creates in *folder* the chart of the release *version*, which follows the current one."""
+    """Creates the chart of the release *version*, which follows the current one, in *folder*."""
     chart = Path(shutil.copytree(CHART, folder / f"mirrorflow-{version}"))
     document = yaml.safe_load((chart / "Chart.yaml").read_text())
     document["annotations"]["mirrorflow.io/previous-version"] = document["appVersion"]
@@ -56,7 +56,7 @@ def chart_after(version: str, folder: Path) -> Path:
 
 
 def rules_of(manifests: list[Manifest]) -> list[Manifest]:
-    """Returns the operator's rights: the rules of every role that is bound to its account."""
+    """Returns the operator's permissions, which are the rules of every role that is bound to its account."""
     bound = {
         (binding["roleRef"]["kind"], binding["metadata"].get("namespace"), binding["roleRef"]["name"])
         for binding in manifests
@@ -83,7 +83,7 @@ def granted(values: Values = OWN_NAMESPACE) -> frozenset[RequestKind]:
 
 
 def helm(*arguments: str, stdin: str = "") -> str:
-    """Runs helm without a cluster and returns its output."""
+    """Runs helm without a cluster, and returns its output."""
     process = subprocess.run(
         [str(HELM / "helm"), *arguments],
         input=stdin,

@@ -22,7 +22,7 @@ Choice = Literal["kind", "node"]
 
 
 class AnyCluster(Protocol):
-    """The interface of both; `Cluster` documents it."""
+    """The interface of both clusters. `Cluster` documents it."""
 
     kubectl: Kubectl
 
@@ -44,7 +44,7 @@ class AnyCluster(Protocol):
 
 
 def choice() -> Choice:
-    """Returns the choice within half a second; raises `HarnessError` if CLUSTER has a different value."""
+    """Returns the choice within half a second. Raises `HarnessError` if CLUSTER has a different value."""
     match os.environ.get(CHOSEN_BY, ""):
         case "":
             return "kind" if docker_responds() and node_image() else "node"
@@ -57,13 +57,13 @@ def choice() -> Choice:
 
 
 def chosen_cluster(*, folder: Path, name: str = "mirrorflow", network: int = 240) -> AnyCluster:
-    """Returns the chosen cluster, not yet started."""
+    """Returns the chosen cluster, which is not yet started."""
     cluster_class: type[KindCluster | Cluster] = KindCluster if choice() == "kind" else Cluster
     return cluster_class(folder=folder, name=name, network=network)
 
 
 def require_cluster() -> None:
-    """Raises `HarnessError` that names what is missing for the chosen cluster."""
+    """Raises `HarnessError` with what is missing for the chosen cluster."""
     if choice() == "node":
         require_node()
         return

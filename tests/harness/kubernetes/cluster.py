@@ -24,15 +24,15 @@ from tests.harness.kubernetes.node_settings import PAUSE_IMAGE, Node
 from tests.harness.kubernetes.running_node import RunningNode
 
 HERE = Path(__file__).parent
-READY_WAIT_S = 300.0  # fifteen seconds on an idle machine; more when a whole suite runs on two cores
+READY_WAIT_S = 300.0  # fifteen seconds on an idle machine; longer while a whole suite runs on two cores
 SOCKET_PATH_MAX = 86  # the kernel allows 107; kubelet adds paths such as kubelet/pod-resources/1234567890
 IMAGES = {"pause": PAUSE_IMAGE, "coredns": "localhost/coredns:1"}
 
 
 class Cluster:
-    """A cluster whose first node, interface, namespace and control groups are called *name*; several clusters may run.
+    """A cluster whose first node, interface, namespace and control groups are called *name*. Several clusters may run.
 
-    *workers*, at most three, are called `<name>-2` and so on; the kernel limits these names to 15 characters.
+    *workers*, at most three, are called `<name>-2` and so on. The kernel limits these names to 15 characters.
     """
 
     def __init__(
@@ -57,24 +57,24 @@ class Cluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The kubeconfig of the administrator."""
+        """Returns the kubeconfig of the administrator."""
         return self._folder / "pki" / "administrator.kubeconfig"
 
     @property
     def node_ip(self) -> str:
-        """The address at which the host reaches NodePorts."""
+        """Returns the address at which the host reaches NodePorts."""
         return self._control.node.ip
 
     @property
     def host_ip(self) -> str:
-        """The address at which pods reach listeners of the host, once the cluster is up."""
+        """Returns the address at which pods reach listeners of the host, once the cluster is up."""
         return self._control.node.host_ip
 
     def __enter__(self) -> Self:
         try:
             self.up(outlive=False)
         except BaseException:
-            self._end()  # its logs stay and explain the error
+            self._end()  # the logs stay, and explain the error
             raise
         return self
 
@@ -84,7 +84,10 @@ class Cluster:
         self.down()
 
     def up(self, *, outlive: bool) -> None:
-        """Starts a new cluster, and returns when pods can run; it ends with this thread, unless it shall *outlive* it."""
+        """Starts a new cluster, and returns when pods can run.
+
+        The cluster ends with this thread, unless it must *outlive* the thread.
+        """
         require_node()
         for running in self._nodes:
             if len(str(running.node.socket)) > SOCKET_PATH_MAX:
@@ -114,7 +117,7 @@ class Cluster:
         )
 
     def down(self) -> None:
-        """Ends the cluster, if it exists, and removes its files."""
+        """Ends the cluster if it exists, and removes its files."""
         self._end()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -155,7 +158,7 @@ class Cluster:
                 running.ctr("images", "import", str(self._folder / f"{program}.tar"))
 
     def _node_is_ready(self, name: str) -> bool:
-        """Returns whether pods can run: the node has no taint, and the namespace has its ServiceAccount and CA."""
+        """Returns whether pods can run. Then the node has no taint, and the namespace has its ServiceAccount and CA."""
         try:
             node = self.kubectl.get("node", name)
             self.kubectl.get("serviceaccount", "default")

@@ -45,24 +45,24 @@ READ_BYTES = 64 * 1024
 HEAD_BYTES_MAX = 64 * 1024
 START_WAIT_S = 10.0
 COMMAND_WAIT_S = 10.0
-CLOSE_WAIT_S = 1.0  # a client that does not read the rest in this time loses it
-LAST_TURNS = 5  # turns of the loop in which aborted transports close
+CLOSE_WAIT_S = 1.0  # a client that does not read the rest in this time does not receive it
+LAST_TURNS = 5  # number of event-loop iterations in which aborted transports close
 
 
 class _EndedError(Exception):
-    """This connection has ended, by a fault or by one of its two sides."""
+    """The connection has ended, because of a fault or one of its two sides."""
 
 
 @dataclass(kw_only=True, slots=True)
 class _Side:
-    """One side of a proxied connection: its socket and its HTTP state."""
+    """One side of a proxied connection, with its socket and its HTTP state."""
 
     http: h11.Connection
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def next(self) -> Any:
-        """Returns the next event of h11; raises `_EndedError` when the peer has closed."""
+        """Returns the next event of h11. Raises `_EndedError` when the peer has closed."""
         while (event := self.http.next_event()) is h11.NEED_DATA:
             self.http.receive_data(await self.reader.read(READ_BYTES))
         if isinstance(event, h11.ConnectionClosed):
@@ -86,7 +86,7 @@ class _Pair:
 
 @dataclass(kw_only=True, slots=True)
 class _Watch:
-    """An open watch; if *silent*, its events are dropped and it stays open."""
+    """An open watch. If *silent*, its events are dropped and it stays open."""
 
     request: ApiRequest
     near: _Side
@@ -95,7 +95,7 @@ class _Watch:
 
 @dataclass(kw_only=True)
 class FaultProxy:
-    """A proxy of the API server that injects faults; the first rule that matches a request applies."""
+    """A proxy of the API server that injects faults. The first rule that matches a request applies."""
 
     server_kubeconfig: Path
     folder: Path
@@ -138,13 +138,16 @@ class FaultProxy:
         self._loop.close()
 
     def on(self, match: Match, fault: Fault, *, skip: int = 0, times: int = 1) -> Rule:
-        """Applies *fault* to the next *times* requests that *match*, after the first *skip* of them; returns the rule."""
+        """Applies *fault* to the next *times* requests that *match*, after the first *skip* of them.
+
+        Returns the rule.
+        """
         rule = Rule(match=match, fault=fault, skip=skip, times=times)
         self._do(lambda: self._rules.append(rule))
         return rule
 
     def heal(self) -> None:
-        """Removes all rules; silenced watches stay silent until their clients give up."""
+        """Removes all rules. Silenced watches stay silent until their clients give up."""
         self._do(self._rules.clear)
 
     def requests(self, match: Match) -> list[ApiRequest]:
@@ -156,11 +159,11 @@ class FaultProxy:
         return self._do(lambda: frozenset(watch.request.resource for watch in self._watches))
 
     def drop_watches(self, match: Match | None = None) -> int:
-        """Cuts the open watches, as a load balancer does; returns their number."""
+        """Cuts the open watches like a load balancer, and returns their number."""
         return self._each_watch(match or Match(), lambda watch: watch.near.writer.transport.abort())
 
     def silence_watches(self, match: Match | None = None) -> int:
-        """Drops events on the open watches, which stay open until the client gives up; returns their number."""
+        """Drops events on the open watches, which stay open until the client gives up. Returns their number."""
 
         def silence(watch: _Watch) -> None:
             watch.silent = True
@@ -168,7 +171,10 @@ class FaultProxy:
         return self._each_watch(match or Match(), silence)
 
     def expire_watches(self, match: Match | None = None) -> int:
-        """Ends the open watches with an ERROR event of status 410, as after a compaction of etcd; returns their number."""
+        """Ends the open watches with an ERROR event of status 410, as after a compaction of etcd.
+
+        Returns their number.
+        """
 
         def expire(watch: _Watch) -> None:
             event = {"type": "ERROR", "object": status_body(410, watch.request)}
@@ -217,7 +223,7 @@ class FaultProxy:
             while True:
                 await self._exchange(pair)
         except (_EndedError, OSError, h11.ProtocolError, asyncio.CancelledError):
-            pass  # an asyncio server of Python 3.11 logs a task that ends as cancelled
+            pass  # in Python 3.11, an asyncio server logs a task that ends as cancelled
         finally:
             if pair.far is not None:
                 pair.far.writer.transport.abort()  # a TLS shutdown is not needed

@@ -19,7 +19,7 @@ _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ApiRequest:
-    """One request; its resource is empty if it is not about an object of the API, such as `/version`."""
+    """A request. Its resource is empty if it does not concern an object of the API, such as `/version`."""
 
     verb: str
     resource: str = ""
@@ -30,12 +30,15 @@ class ApiRequest:
 
     @property
     def is_write(self) -> bool:
-        """Whether the request would change something. Leases do not count, because their holder writes forever."""
+        """Returns whether the request would change something.
+
+        Leases do not count, because their holder writes periodically.
+        """
         return self.verb in WRITES and self.resource != "leases"
 
     @classmethod
     def of(cls, method: str, target: str) -> "ApiRequest":
-        """Returns the request for HTTP's method and target."""
+        """Returns the request for an HTTP method and target."""
         parts = urlsplit(target)
         parts_of_path = parts.path.strip("/").split("/")
         group, namespace = "", ""
@@ -68,7 +71,7 @@ def _verb(method: str, *, name: str, watches: bool, about_an_object: bool) -> st
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Match:
-    """Selects requests: a field that is None matches any value, and *write* is compared with `ApiRequest.is_write`."""
+    """Selects requests. A field that is None matches any value, and *write* is compared with `ApiRequest.is_write`."""
 
     verb: str | None = None
     resource: str | None = None
@@ -89,7 +92,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Responds with *status* and a Status object as the API server writes them; the request is not forwarded."""
+    """Responds with *status* and a Status object like the API server, and does not forward the request."""
 
     status: int
     retry_after_s: int | None = field(default=None, kw_only=True)
@@ -104,28 +107,28 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class CutBody:
-    """Forwards the request; only the first *bytes* of the response's body arrive, then the connection ends."""
+    """Forwards the request. Only the first *bytes* of the response's body arrive, and then the connection ends."""
 
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class LoseResponse:
-    """Forwards the request; the connection ends without a response after *then* was called in the proxy's thread."""
+    """Forwards the request. The connection ends without a response after *then* was called in the proxy's thread."""
 
     then: Callable[[], None] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Does not forward the request; the connection ends after *then* was called in the proxy's thread."""
+    """Does not forward the request. The connection ends after *then* was called in the proxy's thread."""
 
     then: Callable[[], None] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Does not forward the request; the connection stays open without a response until the client gives up."""
+    """Does not forward the request. The connection stays open without a response until the client gives up."""
 
 
 Fault = Refuse | Delay | CutBody | LoseResponse | Drop | Silence
@@ -133,7 +136,7 @@ Fault = Refuse | Delay | CutBody | LoseResponse | Drop | Silence
 
 @dataclass(kw_only=True, slots=True)
 class Rule:
-    """Applies *fault* to *times* requests that *match*, after the first *skip* of them; `hits` counts."""
+    """Applies *fault* to *times* requests that *match*, after the first *skip* of them. `hits` counts the matches."""
 
     match: Match
     fault: Fault

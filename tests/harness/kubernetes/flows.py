@@ -1,4 +1,7 @@
-"""Resources as users of the demo and of the end-to-end tests write them: Secrets of two Kafka clusters, and a flow."""
+"""Resources as users of the demo and of the end-to-end tests write them.
+
+They are Secrets of two Kafka clusters, and a flow.
+"""
 
 import base64
 import json
@@ -14,12 +17,15 @@ Object = dict[str, Any]
 
 
 def secured(name: str, address: str, **options: Any) -> KafkaCluster:
-    """Creates a cluster of one broker on *address*, not yet started, with TLS and SCRAM; *options* are a KafkaCluster's."""
+    """Creates a cluster of one broker on *address* with TLS and SCRAM, which is not yet started.
+
+    *options* are a KafkaCluster's.
+    """
     return KafkaCluster(name=name, listeners=(LISTENER,), address=address, **options)
 
 
 def secret(name: str, **values: str | bytes) -> Object:
-    """Creates a Secret; underscores in the names of *values* become dots."""
+    """Creates a Secret. Underscores in the names of *values* become dots."""
     data = {
         key.replace("_", "."): base64.b64encode(value.encode() if isinstance(value, str) else value).decode()
         for key, value in values.items()
@@ -53,7 +59,7 @@ def side(cluster: KafkaCluster, *, alias: str = "") -> Object:
 
 
 def flow(name: str, source: Object, target: Object, topics: Sequence[str], **spec: Any) -> Object:
-    """Creates a MirrorFlow; *spec* has further fields."""
+    """Creates a MirrorFlow. *spec* has further fields."""
     return {
         "apiVersion": API_VERSION,
         "kind": "MirrorFlow",
@@ -68,6 +74,6 @@ def merge_patch(spec: Mapping[str, Any]) -> str:
 
 
 def condition(resource: Mapping[str, Any], type_: str) -> Mapping[str, Any]:
-    """Returns the condition *type_* of a MirrorFlow's status; empty if it is missing."""
+    """Returns the condition *type_* of a MirrorFlow's status, or an empty one if it is missing."""
     conditions = resource.get("status", {}).get("conditions", ())
     return next((entry for entry in conditions if entry["type"] == type_), {})

@@ -1,4 +1,4 @@
-"""Runs Helm as a user of a cluster, with all its files in the cluster's folder."""
+"""Runs Helm as a user of a cluster. All its files are in the cluster's folder."""
 
 import os
 import subprocess
@@ -8,11 +8,11 @@ from tests.harness.kafka.processes import HarnessError
 from tests.harness.kubernetes.installation import HELM
 from tests.harness.kubernetes.kubectl import Kubectl
 
-COMMAND_WAIT_S = 300.0  # above any --timeout of a test
+COMMAND_WAIT_S = 300.0  # longer than any --timeout of a test
 
 
 class HelmError(HarnessError):
-    """helm ended with a status other than 0; the message is its output."""
+    """helm ended with a status other than 0. The message is its output."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

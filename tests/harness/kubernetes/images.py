@@ -34,14 +34,14 @@ DOCKERFILE = ROOT / "Dockerfile"
 INSTALLED = ("operator", "replicator")  # images that each release needs
 TARGETS = (*INSTALLED, "console", "seed")
 VERSION = "0.1.0"
-REPOSITORY = "docker.io/mirrorflow"  # a container runtime resolves `mirrorflow/operator` to this
+REPOSITORY = "docker.io/mirrorflow"  # a container runtime resolves `mirrorflow/operator` to this name
 COMMANDS = ("buildah", "mmdebstrap")
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 BUILD_WAIT_S = 900.0  # half a minute on an idle machine
-# The Debian release whose python3 is the version that the Dockerfile names.
+# the Debian release whose python3 has the version in the Dockerfile
 DEBIAN = {"3.11": "bookworm", "3.13": "trixie"}
 PACKAGES = "python3,python3-pip,ca-certificates"
-WHEELS_MOUNT = "/mnt/wheels"  # in a build
+WHEELS_MOUNT = "/mnt/wheels"  # the folder in a build
 EXCLUDED_FOLDERS = ("man", "doc", "locale")
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -55,12 +55,12 @@ class Image:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all layers uncompressed, which a node's disk holds."""
+        """Returns the uncompressed size of all layers, which the disk of a node contains."""
         return self.archive.stat().st_size
 
 
 def require_builder() -> None:
-    """Raises `HarnessError` that names what is missing to build images."""
+    """Raises `HarnessError` with what is missing to build images."""
     if _lacks_buildah() and docker_responds():
         return
     lacking = [name for name in COMMANDS if shutil.which(name) is None]
@@ -71,13 +71,13 @@ def require_builder() -> None:
 
 
 def build(target: str, *, version: str) -> Image:
-    """Builds `mirrorflow/<target>:<version>`; unchanged layers and archives are reused."""
+    """Builds `mirrorflow/<target>:<version>`. Unchanged layers and archives are reused."""
     require_builder()
     name = f"{REPOSITORY}/{target}:{version}"
     with _store():
         if _lacks_buildah():
             return _built_by_docker(name, target, version)
-        # The substitute has no digest, so the build uses only the name.
+        # The replacement has no digest, so the build uses only the name.
         base = re.findall(r"^ARG PYTHON=(python:[^\s@]+)", DOCKERFILE.read_text(), re.MULTILINE)[0]
         _provide_base(base)
         options = (
@@ -122,7 +122,7 @@ def _store() -> Iterator[None]:
 
 
 def _links_to_spark() -> tuple[str, ...]:
-    """Returns options with which pip also uses PySpark's wheel of this machine."""
+    """Returns options with which pip also uses this machine's wheel of PySpark."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     pyspark = next(package for package in extras["seed"] if package.startswith("pyspark"))
     wheels, settings = STORE / "wheels", STORE / "pip.conf"
@@ -133,7 +133,7 @@ def _links_to_spark() -> tuple[str, ...]:
 
 
 def _provide_base(image: str) -> None:
-    """Makes *image*, such as `python:3.13-slim`, unless the store has it."""
+    """Creates *image*, such as `python:3.13-slim`, unless the store has it."""
     name = f"docker.io/library/{image}"
     if _buildah("images", "--quiet", "--filter", f"reference={name}").strip():
         return
@@ -155,7 +155,10 @@ def _provide_base(image: str) -> None:
 
 
 def _complete_base(root: Path) -> None:
-    """Adds what the official image has: commands in /usr/local/bin and a pip that may install; and this machine's CAs."""
+    """Adds what the official image has: commands in /usr/local/bin and a pip that may install.
+
+    Also adds this machine's CAs.
+    """
     commands = root / "usr" / "local" / "bin"
     for name in ("python", "python3"):
         (commands / name).symlink_to("/usr/bin/python3")
@@ -165,7 +168,7 @@ def _complete_base(root: Path) -> None:
     for pattern in ("var/lib/apt/lists/*", "var/cache/apt/*"):
         for path in root.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    if AUTHORITIES.exists():  # pip may have to trust a proxy of this machine
+    if AUTHORITIES.exists():  # pip may need to trust a proxy of this machine
         shutil.copyfile(AUTHORITIES, root / AUTHORITIES.relative_to("/"))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.harness.kafka.processes import HarnessError
 
-# Outside the clone, so that all clones share it; setup.sh has the same path.
+# This folder is outside the clone, so that all clones share it. setup.sh has the same path.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mirrorflow" / "kubernetes"
 CONTROL = CACHE / "control"
 NODE = CACHE / "node"
@@ -20,12 +20,12 @@ OAUTH2_PROXY = CACHE / "oauth2-proxy"
 CNI_PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 CGROUPS = Path("/sys/fs/cgroup")
 COMMANDS = ("containerd", "ctr", "runc", "ip", "nft", "nsenter", "unshare")
-# If set, as in CI, a test without its cluster fails instead of being skipped.
+# If this variable is set, as in CI, a test without its cluster fails instead of being skipped.
 REQUIRED_BY = "REQUIRE_CLUSTER"
 
 
 def cluster_is_required() -> bool:
-    """Returns whether a test fails if it lacks its cluster."""
+    """Returns whether a test fails without its cluster."""
     return os.environ.get(REQUIRED_BY, "") not in {"", "0"}
 
 
@@ -60,7 +60,7 @@ def require_oauth2_proxy() -> None:
 
 
 def require_node() -> None:
-    """Raises `HarnessError` that names what a node lacks."""
+    """Raises `HarnessError` with what a node lacks."""
     require_control_plane()
     if not all((folder / ".complete").exists() for folder in (NODE, HELM)):
         raise HarnessError(
@@ -85,7 +85,7 @@ def cgroup_hierarchies() -> list[Path]:
 
 
 def cni_plugins() -> Path:
-    """Returns the folder of the CNI plugins; raises `HarnessError` if it is missing."""
+    """Returns the folder of the CNI plugins. Raises `HarnessError` if it is missing."""
     plugins = next((folder for folder in CNI_PLUGINS if (folder / "bridge").exists()), None)
     if plugins is None:
         raise HarnessError("A Kubernetes node needs CNI plugins: `setup.sh cluster` installs them.")

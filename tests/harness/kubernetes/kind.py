@@ -19,7 +19,7 @@ from tests.harness.kafka.processes import HarnessError, family, program_of
 from tests.harness.kubernetes.installation import KIND
 from tests.harness.kubernetes.kubectl import Kubectl
 
-# A running engine responds in a tenth of a second, and tests must not wait for a missing one.
+# A running engine responds in a tenth of a second. Tests must not wait for a missing one.
 RESPONSE_WAIT_S = 5.0
 COMMAND_WAIT_S = 300.0  # a minute on an idle machine, without a pull
 READY_WAIT_S = 180
@@ -28,7 +28,7 @@ NETWORK = "kind"  # the Docker network of all kind clusters
 
 
 def kind_program() -> Path | None:
-    """Returns the path of `kind`, from PATH or as `setup.sh kind` has built it."""
+    """Returns the path of `kind`, from PATH or as built by `setup.sh kind`."""
     path = shutil.which("kind")
     if path is not None:
         return Path(path)
@@ -43,14 +43,14 @@ def docker_responds() -> bool:
 
 
 def node_image() -> str:
-    """Returns the newest node image that Docker has; empty if it has none."""
+    """Returns the newest node image of Docker, or an empty text if there is none."""
     tags = _docker_output("image", "ls", "--format={{.Tag}}", NODE_IMAGE).split()
     numbers = {tuple(int(part) for part in tag[1:].split(".")): tag for tag in tags if _is_version(tag)}
     return f"{NODE_IMAGE}:{numbers[max(numbers)]}" if numbers else ""
 
 
 class KindCluster:
-    """A kind cluster called *name*; several may run. *network* selects the addresses of its pods and Services."""
+    """A kind cluster called *name*. Several may run. *network* selects the addresses of its pods and Services."""
 
     def __init__(self, *, folder: Path, name: str = "mirrorflow", network: int = 240) -> None:
         self._folder, self.name, self._network = folder.resolve(), name, network
@@ -58,18 +58,18 @@ class KindCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The kubeconfig of the administrator, at the same path as for MirrorFlow's own node."""
+        """Returns the kubeconfig of the administrator, at the same path as for MirrorFlow's own node."""
         return self._folder / "pki" / "administrator.kubeconfig"
 
     @property
     def node_ip(self) -> str:
-        """The address at which the host reaches NodePorts."""
+        """Returns the address at which the host reaches NodePorts."""
         networks = self._node()["NetworkSettings"]["Networks"]
         return str(networks[NETWORK]["IPAddress"])
 
     @property
     def host_ip(self) -> str:
-        """The address at which pods reach listeners of the host, once the cluster is up."""
+        """Returns the address at which pods reach listeners of the host, once the cluster is up."""
         networks = self._node()["NetworkSettings"]["Networks"]
         return str(networks[NETWORK]["Gateway"])
 
@@ -87,7 +87,7 @@ class KindCluster:
         self.down()
 
     def up(self, *, outlive: bool) -> None:
-        """Starts a new cluster, and returns when pods can run. Only `down` ends it, with any value of *outlive*."""
+        """Starts a new cluster, and returns when pods can run. Only `down` ends it, regardless of *outlive*."""
         self.down()
         self.kubeconfig.parent.mkdir(parents=True)
         settings = self._folder / "kind.yaml"
@@ -106,7 +106,7 @@ class KindCluster:
         )
 
     def down(self) -> None:
-        """Ends the cluster, if it exists, and removes its files."""
+        """Ends the cluster if it exists, and removes its files."""
         if self.exists():
             self._kind("delete", "cluster")
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -128,7 +128,10 @@ class KindCluster:
         _run("docker", "exec", self._container, *command)
 
     def pids(self, component: str) -> list[int]:
-        """Returns the host's process ids of the node's *component*, such as kube-apiserver; freezing them needs root."""
+        """Returns the host's process ids of the node's *component*, such as kube-apiserver.
+
+        Freezing them needs root.
+        """
         return [pid for pid in family(int(self._node()["State"]["Pid"])) if program_of(pid) == component]
 
     @property
@@ -139,7 +142,7 @@ class KindCluster:
         return dict(json.loads(_run("docker", "container", "inspect", self._container))[0])
 
     def _settings(self) -> dict[str, Any]:
-        # By default kubelet takes a minute to update a volume after its Secret has changed.
+        # By default, kubelet updates a volume a minute after its Secret has changed.
         kubelet = {"kind": "KubeletConfiguration", "syncFrequency": "5s", "fileCheckFrequency": "5s"}
         return {
             "kind": "Cluster",
@@ -165,7 +168,7 @@ def _is_version(tag: str) -> bool:
 
 
 def _docker_output(*arguments: str) -> str:
-    """Returns Docker's output; empty if it fails or does not respond in time."""
+    """Returns Docker's output, or an empty text if it fails or does not respond in time."""
     try:
         process = subprocess.run(
             ["docker", *arguments], capture_output=True, text=True, timeout=RESPONSE_WAIT_S, check=False

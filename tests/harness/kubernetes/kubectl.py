@@ -1,4 +1,4 @@
-"""Runs kubectl as a user of a cluster, with all its files in the cluster's folder."""
+"""Runs kubectl as a user of a cluster. All its files are in the cluster's folder."""
 
 import json
 import os
@@ -10,11 +10,11 @@ from typing import Any
 from tests.harness.kafka.processes import HarnessError
 from tests.harness.kubernetes.installation import CONTROL
 
-COMMAND_WAIT_S = 60.0  # a tenth of a second on an idle machine; kubectl's waits have their own limit
+COMMAND_WAIT_S = 60.0  # a tenth of a second on an idle machine; kubectl's own waits have their own limit
 
 
 class KubectlError(HarnessError):
-    """kubectl ended with a status other than 0; the message is its output."""
+    """kubectl ended with a status other than 0. The message is its output."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +57,6 @@ class Kubectl:
         return json.loads(self("get", "--raw", path))
 
     def apply(self, manifest: object, *arguments: str) -> str:
-        """Applies *manifest*, an object or a YAML text, by server-side apply."""
+        """Applies *manifest*, an object or a YAML text, with server-side apply."""
         text = manifest if isinstance(manifest, str) else json.dumps(manifest)
         return self("apply", "--server-side", "--filename=-", *arguments, stdin=text)

@@ -1,7 +1,7 @@
-"""Process 1 of a cluster's node, inside its namespaces: starts the components, and restarts those that end.
+"""Process 1 of a cluster's node, inside its namespaces. It starts the components, and restarts those that end.
 
-`python -m tests.harness.kubernetes.node FOLDER` reads FOLDER/node.json, which `node_settings` writes, and never returns. If
-it is killed, its containers, mounts, firewall rules and interfaces go with its namespaces.
+`python -m tests.harness.kubernetes.node FOLDER` reads FOLDER/node.json, which `node_settings` writes, and never
+returns. If it is killed, its containers, mounts, firewall rules and interfaces are removed with its namespaces.
 """
 
 import json
@@ -15,13 +15,13 @@ from pathlib import Path
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.requests import is_ready
 
-API_WAIT_S = 180.0  # three seconds on an idle machine; more when a whole suite runs on two cores
+API_WAIT_S = 180.0  # three seconds on an idle machine; longer while a whole suite runs on two cores
 RESTART_PAUSE_S = 0.5  # a component that ends at once must not use a whole core
 TMPFS = ("/run", "/var/lib/cni")  # so that the host's folders stay unchanged
 
 
 def main(folder: Path) -> None:
-    """Runs the node of *folder* forever."""
+    """Runs the node of *folder* until it is killed."""
     settings = json.loads((folder / "node.json").read_text())
     _prepare(folder)
     children: dict[int, tuple[subprocess.Popen[bytes], str, Sequence[str]]] = {}
@@ -29,7 +29,7 @@ def main(folder: Path) -> None:
     def start(name: str, command: Sequence[str]) -> None:
         with (folder / "log" / f"{name}.log").open("ab") as log:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        # subprocess reaps dropped children, whose end would then be missed.
+        # subprocess reaps child processes without a reference, and their end would then be missed
         children[child.pid] = (child, name, command)
 
     for name, command in settings["first"].items():
@@ -51,7 +51,7 @@ def main(folder: Path) -> None:
 
 
 def _prepare(folder: Path) -> None:
-    """Makes mounts and the loopback interface in the node's namespaces."""
+    """Creates mounts and the loopback interface in the node's namespaces."""
     subprocess.run(["mount", "--make-rshared", "/"], check=True)
     for path in TMPFS:
         Path(path).mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Writes the files, commands and addresses with which the components of a node start.
 
-They suit hosts of any kind, also containers: cgroup v1 or v2, no systemd, swap, a nearly full disk, no right to lower an OOM
-score.
+They work on hosts of any kind, including containers: with cgroup v1 or v2, no systemd, swap, a nearly full disk, or no
+permission to lower an OOM score.
 """
 
 import json
@@ -21,9 +21,9 @@ COMPONENTS = ("kube-controller-manager", "kube-scheduler", "kube-proxy")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A node called *name* of the cluster with the addresses 10.*network*.0.0/16; *folder* holds all its files.
+    """A node called *name* of the cluster with the addresses 10.*network*.0.0/16. *folder* contains all its files.
 
-    Node 1 also runs the control plane; nodes 2 to 4 are workers.
+    Node 1 also runs the control plane. Nodes 2 to 4 are workers.
     """
 
     folder: Path
@@ -37,7 +37,7 @@ class Node:
 
     @property
     def host_ip(self) -> str:
-        """The host's address on the link to this node."""
+        """Returns the host's address on the link to this node."""
         return f"10.{self.network}.0.{4 * self.number - 3}"
 
     @property
@@ -46,12 +46,12 @@ class Node:
 
     @property
     def pods(self) -> str:
-        """The addresses of this node's pods."""
+        """Returns the addresses of this node's pods."""
         return f"10.{self.network}.{48 + 16 * self.number}.0/20"
 
     @property
     def cluster(self) -> str:
-        """All addresses of the cluster."""
+        """Returns all addresses of the cluster."""
         return f"10.{self.network}.0.0/16"
 
     @property
@@ -60,7 +60,7 @@ class Node:
 
     @property
     def api_ip(self) -> str:
-        """The address of the Service `kubernetes`, the first of the services."""
+        """Returns the address of the Service `kubernetes`, the first of the services."""
         return f"10.{self.network}.128.1"
 
     @property
@@ -69,12 +69,12 @@ class Node:
 
     @property
     def server(self) -> str:
-        """The URL of the API server, which node 1 runs."""
+        """Returns the URL of the API server, which node 1 runs."""
         return f"https://10.{self.network}.0.2:6443"
 
     @property
     def socket(self) -> Path:
-        """The socket of containerd."""
+        """Returns the socket of containerd."""
         return self.folder / "containerd.sock"
 
     def configure(self, authority: Authority) -> None:
@@ -179,7 +179,7 @@ disabled_plugins = [{disabled}]
                 "imagefs.available": "0%",
                 "imagefs.inodesFree": "0%",
             },
-            # By default kubelet takes a minute to update a volume after its Secret has changed.
+            # By default, kubelet updates a volume a minute after its Secret has changed.
             "configMapAndSecretChangeDetectionStrategy": "Watch",
             "syncFrequency": "5s",
             "fileCheckFrequency": "5s",
@@ -187,7 +187,7 @@ disabled_plugins = [{disabled}]
         }
 
     def _proxy(self, authority: Authority) -> dict[str, Any]:
-        # Zeros mean that kube-proxy sets no limit, which would apply to the whole machine.
+        # Zeros mean that kube-proxy sets no limit, because a limit would apply to the whole machine.
         conntrack = {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}
         return {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -200,7 +200,7 @@ disabled_plugins = [{disabled}]
         }
 
     def _first(self, authority: Authority) -> dict[str, list[str]]:
-        """Returns the API server and what it needs; for a worker, what does not need the API server."""
+        """Returns the API server and what it needs. For a worker, returns what does not need the API server."""
         pki = authority.folder
         containerd = {"containerd": ["containerd", f"--config={self.folder / 'containerd.toml'}"]}
         if not self.has_control_plane:

@@ -31,7 +31,7 @@ def example_arguments() -> list[str]:
 def oauth2_proxy(
     folder: Path, *, port: int, issuer: str, issuer_ca: Path, console: str, client_secret: str
 ) -> Iterator[str]:
-    """Yields the address of a proxy on *port* before *console*, which signs users in at *issuer*."""
+    """Yields the address of a proxy on *port* before *console*. The proxy signs users in at *issuer*."""
     folder.mkdir()
     (folder / "client-secret").write_text(client_secret)
     (folder / "cookie-secret").write_text("0123456789abcdef0123456789abcdef")
@@ -47,7 +47,7 @@ def oauth2_proxy(
     for example, value in replaced.items():
         assert any(example in argument for argument in arguments), example
         arguments = [argument.replace(example, value) for argument in arguments]
-    # The issuer's authority is one of the test; the test's client keeps cookies without TLS.
+    # The issuer's authority was created by the test, and the test's client keeps cookies without TLS.
     arguments += [f"--provider-ca-file={issuer_ca}", f"--metrics-address=127.0.0.1:{free_port()}"]
     child = start(
         "oauth2-proxy", [str(OAUTH2_PROXY / "oauth2-proxy"), *arguments], log=folder / "oauth2-proxy.log"

@@ -1,8 +1,9 @@
-"""An OpenID Connect issuer on loopback with TLS: a sign-in form, one-time codes and id tokens that its key signs.
+"""An OpenID Connect issuer on loopback with TLS. It has a sign-in form, one-time codes, and id tokens signed with its
+key.
 
-It stands in for the issuer of a company. API servers and proxies verify its tokens as they do everywhere: by discovery, its
-keys, the issuer, the audience and the expiry. It checks what they send: the client and its secret, the address to return to, and
-the proof of the code (PKCE).
+It simulates the issuer of a company. API servers and proxies verify its tokens by discovery, its keys, the issuer, the
+audience and the expiry. The issuer checks what they send: the client and its secret, the address to return to, and the
+proof of the code (PKCE).
 """
 
 import base64
@@ -44,7 +45,7 @@ class IssuedUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Code:
-    """What a one-time code stands for."""
+    """The user and the request to which a one-time code belongs."""
 
     user: IssuedUser
     redirect: str
@@ -67,7 +68,10 @@ class OidcIssuer:
     def id_token(
         self, user: IssuedUser, *, nonce: str = "", audience: str = "", key: rsa.RSAPrivateKey | None = None
     ) -> str:
-        """Returns an id token of *user*, for a different *audience* or signed by a different *key* where they are given."""
+        """Returns an id token of *user*.
+
+        If given, it is for a different *audience* or signed with a different *key*.
+        """
         now = int(time.time())
         claims: dict[str, Any] = {
             "iss": self.url,
@@ -88,7 +92,7 @@ class OidcIssuer:
 
     @contextmanager
     def running(self, authority: Authority) -> Iterator[None]:
-        """Serves under a certificate of *authority*."""
+        """Serves with a certificate of *authority*."""
         identity = authority.server("issuer", "127.0.0.1")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(identity.certificate, identity.key)
@@ -103,7 +107,7 @@ class OidcIssuer:
                 server.shutdown()
 
     def configuration(self) -> dict[str, Any]:
-        """Returns the document of discovery."""
+        """Returns the discovery document."""
         return {
             "issuer": self.url,
             "authorization_endpoint": f"{self.url}/authorize",
@@ -124,7 +128,9 @@ class OidcIssuer:
         return {"keys": [{"kty": "RSA", "use": "sig", "alg": "RS256", "kid": KEY_ID, "n": n, "e": e}]}
 
     def is_valid(self, request: Mapping[str, str]) -> bool:
-        """Whether *request*, that of a sign-in, is of the client and returns to one of its addresses."""
+        """Returns whether *request*, a sign-in request, is from the client and returns to one of the client's
+        addresses.
+        """
         return (
             request.get("response_type") == "code"
             and request.get("client_id") == self.client_id
@@ -134,7 +140,7 @@ class OidcIssuer:
         )
 
     def sign_in(self, request: Mapping[str, str], form: Mapping[str, str]) -> str | None:
-        """Returns the address of the redirect after a sign-in; None if the password is wrong."""
+        """Returns the address of the redirect after a sign-in, or None if the password is wrong."""
         user = next((user for user in self.users if user.email == form.get("email")), None)
         if user is None or form.get("password") != user.password:
             return None
@@ -148,7 +154,7 @@ class OidcIssuer:
         return f"{request['redirect_uri']}?{urlencode({'code': code, 'state': request.get('state', '')})}"
 
     def redeem(self, form: Mapping[str, str], authorization: str) -> dict[str, Any] | None:
-        """Returns the tokens for a code; None if the client, its address or its proof is not the right one."""
+        """Returns the tokens for a code, or None if the client, its address or its proof is wrong."""
         code = self._codes.pop(form.get("code", ""), None)
         scheme, _, given = authorization.partition(" ")
         name, _, secret = (
@@ -206,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(400, {"error": "invalid_request"})
 
     def log_message(self, *_: Any) -> None:
-        """Keeps the test's output free of requests."""
+        """Prints nothing, to keep the test's output readable."""
 
     def _send(self, status: int, body: Any, **headers: str) -> None:
         data = (body if isinstance(body, str) else json.dumps(body)).encode()

@@ -26,7 +26,7 @@ PREFIX = "mirrorflow_operator_"
 
 @dataclass(kw_only=True, slots=True)
 class OperatorProcess:
-    """The process starts on entry and is killed on exit; tests may stop or freeze `child`."""
+    """The process starts on entry and is killed on exit. Tests may stop or freeze `child`."""
 
     kubeconfig: Path
     folder: Path
@@ -61,7 +61,7 @@ class OperatorProcess:
         self.child.kill()
 
     def get(self, path: str) -> tuple[int, str]:
-        """Returns HTTP status and text of *path*; status 0 while the operator does not listen."""
+        """Returns HTTP status and text of *path*, or status 0 while the operator does not listen."""
         try:
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{self.port}{path}", timeout=RESPONSE_WAIT_S
@@ -74,7 +74,7 @@ class OperatorProcess:
             return 0, ""
 
     def metric(self, name: str) -> float:
-        """Returns one sample by its name without the prefix; 0 if it is missing."""
+        """Returns a sample by its name without the prefix, or 0 if it is missing."""
         for line in self.get("/metrics")[1].splitlines():
             sample, _, value = line.rpartition(" ")
             if sample == PREFIX + name:
@@ -83,12 +83,12 @@ class OperatorProcess:
 
     @property
     def leads(self) -> bool:
-        """Whether the operator holds the Lease and has read the cluster."""
+        """Returns whether the operator holds the Lease and has read the cluster."""
         return self.metric("leader") == 1 and self.get("/readyz")[0] == 200
 
     @property
     def idle(self) -> bool:
-        """Whether no reconciliation is due and no status waits to be written."""
+        """Returns whether no reconciliation is due and no status waits to be written."""
         return self.leads and self.metric("queue_depth") == 0 and self.metric("statuses_held") == 0
 
     def wait_until_leading(self, timeout_s: float = 60.0) -> None:

@@ -1,8 +1,9 @@
-"""Enforces NetworkPolicies on the node by nftables, as a small substitute for a network plugin.
+"""Enforces NetworkPolicies on the node with nftables, as a small replacement of a network plugin.
 
-`python -m tests.harness.kubernetes.policy KUBECONFIG` polls pods, namespaces and policies, and replaces one table in one
-transaction after a change. It implements networking.k8s.io/v1 in both directions: pod and namespace selectors, ipBlock with
-except, numbers, names and ranges of ports; IPv4, one node. A passing test shows what a policy means, not how a plugin behaves.
+`python -m tests.harness.kubernetes.policy KUBECONFIG` polls pods, namespaces and policies. After a change, it replaces
+one table in one transaction. It implements networking.k8s.io/v1 in both directions, with pod and namespace selectors,
+ipBlock with except, and numbers, names and ranges of ports, for IPv4 on one node. A passing test shows what a policy
+means, not how a plugin behaves.
 """
 
 import ipaddress
@@ -23,7 +24,7 @@ Object = dict[str, Any]
 
 
 def main(kubeconfig: Path) -> None:
-    """Polls forever; while the API server does not respond, the last rules stay."""
+    """Polls until killed. While the API server does not respond, the last rules stay."""
     requests = Requests(kubeconfig)
     applied = ""
     while True:
@@ -64,7 +65,7 @@ def _labels(thing: Object) -> Mapping[str, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterState:
-    """The pods with an own address, the labels of namespaces and the policies at one time."""
+    """The pods with their own address, the labels of namespaces, and the policies at one time."""
 
     pods: Sequence[Object]
     namespaces: Mapping[str, Mapping[str, str]]
@@ -86,7 +87,10 @@ class ClusterState:
         return cls(pods=pods_with_address, namespaces=labels_by_namespace, policies=policies)
 
     def ruleset(self) -> str:
-        """Returns the rules for `nft -f`. They apply only to forwarded traffic, so the kubelet's probes always pass."""
+        """Returns the rules for `nft -f`.
+
+        They apply only to forwarded traffic, so that the kubelet's probes always pass.
+        """
         chains: list[str] = []
         jumps: list[str] = []
         for direction, own in (("Ingress", "daddr"), ("Egress", "saddr")):
@@ -138,7 +142,7 @@ class ClusterState:
                 match_networks = "" if networks is None else f"{match_peer}{{ {', '.join(networks)} }} "
                 yield from (f"{match_networks}{match} return" for match in _port_matches(ports, pod))
                 continue
-            # A named port is the receiver's, whose number may differ from pod to pod.
+            # A named port is that of the receiver, whose number may differ from pod to pod.
             for receiver in self._members(peers or ({"namespaceSelector": {}},), home):
                 match_networks = f"ip daddr {receiver['status']['podIP']} "
                 yield from (f"{match_networks}{match} return" for match in _port_matches(ports, receiver))
@@ -161,7 +165,7 @@ class ClusterState:
                     break
 
     def _networks(self, peers: Sequence[Object], home: str) -> list[str] | None:
-        """Returns the addresses of *peers*; None means any."""
+        """Returns the addresses of *peers*. None means any address."""
         if not peers:
             return None
         networks = {ipaddress.IPv4Network(pod["status"]["podIP"]) for pod in self._members(peers, home)}
@@ -184,7 +188,7 @@ def _networks_of_block(block: Object) -> list[ipaddress.IPv4Network]:
 
 
 def _port_matches(ports: Sequence[Object], receiver: Object) -> list[str]:
-    """Returns nftables expressions for *ports*; a port's name is looked up in the containers of *receiver*."""
+    """Returns nftables expressions for *ports*. The name of a port is resolved in the containers of *receiver*."""
     if not ports:
         return [""]
     matches = []

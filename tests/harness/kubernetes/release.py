@@ -21,19 +21,19 @@ from tests.harness.kubernetes.kubectl import Kubectl
 
 NAME = "mirrorflow"
 NAMESPACE = "mirrorflow-system"
-WAIT_S = 180  # ten seconds on an idle machine; more when a whole suite runs on two cores
+WAIT_S = 180  # ten seconds on an idle machine; longer while a whole suite runs on two cores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Release:
-    """A release with the chart's *values*, on top of those that every release here has."""
+    """A release with the chart's *values*, which are added to those that every release of the harness has."""
 
     cluster: AnyCluster
     values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def kubectl(self) -> Kubectl:
-        """kubectl in the operator's namespace."""
+        """Returns kubectl in the operator's namespace."""
         return self.cluster.kubectl.within(NAMESPACE)
 
     @property
@@ -41,11 +41,14 @@ class Release:
         return Helm(kubectl=self.kubectl)
 
     def load_images(self, *targets: str) -> None:
-        """Builds images from this work tree, or reuses them, and loads them; by default those that every release needs."""
+        """Builds images from this work tree, or reuses them, and loads them.
+
+        The default is the images that every release needs.
+        """
         self.cluster.load(*(build(target, version=VERSION).archive for target in targets or INSTALLED))
 
     def install(self) -> None:
-        """Installs the chart; returns when the operator is ready."""
+        """Installs the chart, and returns when the operator is ready."""
         self.cluster.kubectl.apply(
             {
                 "apiVersion": "v1",
@@ -59,7 +62,10 @@ class Release:
         self._helm("install", CHART)
 
     def upgrade(self, chart: Path = CHART, **values: Any) -> None:
-        """Upgrades to *chart* with additional *values*; returns when the new operator is ready and the old one is gone."""
+        """Upgrades to *chart* with additional *values*.
+
+        Returns when the new operator is ready and the old one has ended.
+        """
         self._helm("upgrade", chart, **values)
 
     def uninstall(self) -> None:

@@ -1,4 +1,7 @@
-"""Single requests to an API server without a kubectl process: with status, and with bodies as they are written."""
+"""Sends single requests to an API server without a kubectl process.
+
+They return the status, and send bodies unchanged.
+"""
 
 import base64
 import json
@@ -18,19 +21,19 @@ READY_WAIT_S = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ApiResponse:
-    """HTTP's status and the JSON body of a response."""
+    """The HTTP status and the JSON body of a response."""
 
     status: int
     body: Any
 
     @property
     def message(self) -> str:
-        """The reason of a refusal, in the server's words."""
+        """Returns the reason of a refusal, as worded by the server."""
         return str(self.body.get("message", ""))
 
 
 class Requests:
-    """Sends requests by the official client, as the user of *kubeconfig*."""
+    """Sends requests with the official client, as the user of *kubeconfig*."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self._api: ApiClient = new_client_from_config(config_file=str(kubeconfig), persist_config=False)
@@ -38,17 +41,17 @@ class Requests:
     def __call__(
         self, method: str, path: str, body: object = None, *, content_type: str = "application/json"
     ) -> ApiResponse:
-        """Sends a request to *path*, which begins with a slash; a string as *body* is sent unchanged.
+        """Sends a request to *path*, which begins with a slash. A string as *body* is sent unchanged.
 
         Raises urllib3's HTTPError.
         """
         data = None if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
-        # No test closes the client, so each response closes its connection.
+        # No test closes the client. Therefore each response closes its connection.
         headers = {"Content-Type": content_type, "Connection": "close"}
         _, url, headers, *_ = self._api.param_serialize(
             method, path, header_params=headers, auth_settings=["BearerToken"]
         )
-        # The package's own call encodes a string, and raises where a test reads the status.
+        # The package's own call would encode a string, and raise an exception instead of returning the status.
         response = self._api.rest_client.pool_manager.request(
             method, url, body=data, headers=headers, timeout=RESPONSE_WAIT_S, retries=False
         )
@@ -56,7 +59,7 @@ class Requests:
 
 
 def tls_of(kubeconfig: Any) -> ssl.SSLContext | None:
-    """Returns the TLS context with the server's CA and the user's certificate; None for plain HTTP."""
+    """Returns the TLS context with the server's CA and the user's certificate, or None for plain HTTP."""
     cluster, user = kubeconfig["clusters"][0]["cluster"], kubeconfig["users"][0]["user"]
     if "certificate-authority-data" not in cluster:
         return None
@@ -70,12 +73,12 @@ def tls_of(kubeconfig: Any) -> ssl.SSLContext | None:
 
 
 def is_ready(server: str, authority: Path) -> bool:
-    """Returns whether the API server at the URL *server* reports that it is ready; False without a response."""
+    """Returns whether the API server at the URL *server* reports that it is ready. Without a response, it is not."""
     opener = _opener(ssl.create_default_context(cafile=authority))
     try:
         with opener.open(f"{server}/readyz", timeout=READY_WAIT_S) as response:
             return bool(response.read() == b"ok")
-    except OSError:  # urllib's errors and time-outs, too
+    except OSError:  # includes the errors and timeouts of urllib
         return False
 
 

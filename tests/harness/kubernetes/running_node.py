@@ -23,14 +23,14 @@ END_WAIT_S = 60.0
 
 
 class RunningNode:
-    """A node; *control* is node 1 for a worker, and None for node 1. The settings must be written before `start`."""
+    """A node. *control* is node 1 for a worker, and None for node 1. The settings must be written before `start`."""
 
     def __init__(self, node: Node, control: Node | None = None) -> None:
         self.node, self._control = node, control
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, outlive: bool) -> None:
-        """Starts the node and returns at once; the node ends with this thread, unless it shall *outlive* it."""
+        """Starts the node and returns at once. The node ends with this thread, unless it must *outlive* the thread."""
         (self.node.folder / "log" / "pods").mkdir(parents=True, exist_ok=True)
         self._make_cgroups()
         self._make_network()
@@ -72,7 +72,10 @@ class RunningNode:
             subprocess.run(["ip", *command.split()], check=False, capture_output=True)
 
     def crash(self) -> None:
-        """Ends the node like a power cut: its links go down before its processes end, so no peer receives a FIN."""
+        """Ends the node like a power cut.
+
+        Its links go down before its processes end, so that no peer receives a FIN.
+        """
         if self._control is not None:
             _ip(f"-n {self._control.name} link set {self._link} down")
         _ip(f"link set {self.node.name} down")
@@ -96,7 +99,7 @@ class RunningNode:
         return True
 
     def ctr(self, *arguments: str) -> None:
-        """Runs containerd's client; raises `HarnessError` with its message."""
+        """Runs containerd's client. Raises `HarnessError` with its message."""
         command = ["ctr", f"--address={self.node.socket}", "--namespace=k8s.io", *arguments]
         process = subprocess.run(command, check=False, capture_output=True, text=True)
         if process.returncode:
@@ -104,11 +107,11 @@ class RunningNode:
 
     @property
     def _link(self) -> str:
-        """The interface of node 1 that leads to this worker."""
+        """Returns the interface of node 1 that leads to this worker."""
         return f"node{self.node.number}"
 
     def _pid(self) -> int | None:
-        """Returns the id of an earlier run's outermost process if it is alive; a zombie or a reused id does not count."""
+        """Returns the id of an earlier run's outermost process if it runs. A zombie or a reused id does not count."""
         try:
             pid = int((self.node.folder / "pid").read_text())
             command = Path(f"/proc/{pid}/cmdline").read_text()
@@ -132,7 +135,10 @@ class RunningNode:
             self._join(self._control)
 
     def _join(self, control: Node) -> None:
-        """Makes the link to node 1. The worker reaches the addresses that the host has on node 1's link over its own link."""
+        """Creates the link to node 1.
+
+        Over its own link, the worker reaches the addresses that the host has on node 1's link.
+        """
         node, link = self.node, self._link
         _ip(f"-n {control.name} link add {link} type veth peer name eth1 netns {node.name}")
         _ip(f"-n {control.name} link set {link} up")
@@ -150,7 +156,7 @@ class RunningNode:
     def _make_cgroups(self) -> None:
         for group in self._cgroups():
             group.mkdir(exist_ok=True)
-            for setting in ("cpuset.cpus", "cpuset.mems"):  # in version 1 these are empty in a new group
+            for setting in ("cpuset.cpus", "cpuset.mems"):  # in version 1, these are empty in a new group
                 if group.parent.name == "cpuset":
                     (group / setting).write_text((group.parent / setting).read_text())
 

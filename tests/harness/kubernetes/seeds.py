@@ -1,7 +1,8 @@
-"""Seeds on the node: their pods, faults of these pods, and Jobs without an operator.
+"""Seeds on the node, with their pods, faults of these pods, and Jobs without an operator.
 
-The operator creates a flow's own seed; `SeedPods` lists its driver and executors. `job` creates the Job that the operator
-would plan for a flow that does not exist as a resource: no connector helps it, and a test may add Spark settings.
+The operator creates a flow's own seed. `SeedPods` lists its driver and executors. `job` creates the Job that the
+operator would plan for a flow that does not exist as a resource. No connector supports that Job, and a test may add
+Spark settings.
 """
 
 import json
@@ -30,13 +31,13 @@ class SeedPods:
     name: str = ""
 
     def drivers(self) -> list[Object]:
-        """Returns all drivers, also ended ones, the oldest first."""
+        """Returns all drivers, including ended ones, the oldest first."""
         job_selector = f",batch.kubernetes.io/job-name={self.name}" if self.name else ""
         pods = self._pods(f"batch.kubernetes.io/job-name{job_selector}")
         return sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
     def executors(self, driver: Object | None = None) -> list[Object]:
-        """Returns the running executors, of *driver* or of all drivers, the oldest first."""
+        """Returns the running executors of *driver* or of all drivers, the oldest first."""
         running = [pod for pod in self._pods("spark-role=executor") if _runs(pod)]
         if driver is not None:
             running = [pod for pod in running if driver["metadata"]["uid"] in _owners(pod)]
@@ -61,7 +62,7 @@ class SeedPods:
         return wait_until("a driver runs", new_drivers, timeout_s=SEED_WAIT_S, poll_s=POLL_S)[-1]
 
     def wait_for_report(self) -> Object:
-        """Waits until the Job has ended, and returns the driver's report; fails if the Job has failed."""
+        """Waits until the Job has ended, and returns the driver's report. Fails if the Job has failed."""
         wait_until("the seed has ended", self._conditions, timeout_s=SEED_WAIT_S, poll_s=POLL_S)
         assert "Complete" in self._conditions(), self.driver_logs()
         last = self.drivers()[-1]["status"]["containerStatuses"][0]["state"]["terminated"]
@@ -95,8 +96,10 @@ def job(
     settings: Mapping[str, str],
     **seed: Any,
 ) -> Iterator[SeedPods]:
-    """Creates a seed of *topics* under the alias *flow* with *settings* in its job.properties; deletes it at the end."""
-    # The chart admits images without the registry in their names.
+    """Creates a seed of *topics* under the alias *flow* with *settings* in its job.properties, and deletes it at the
+    end.
+    """
+    # the chart allows images without a registry in their names
     resource = stage.flow(flow, topics, seed={"runId": run_id, **seed})
     resource["metadata"]["namespace"] = stage.kubectl.namespace
     resource["spec"]["source"]["alias"] = flow
@@ -123,7 +126,7 @@ def job(
 
 
 def frozen_java(pod: Object) -> AbstractContextManager[None]:
-    """Freezes only the executor's JVM, like a long garbage collection; its Python process continues."""
+    """Freezes only the executor's JVM, like a long garbage collection. Its Python process continues."""
     return frozen([pid for pid in processes_of(pod) if program_of(pid) == "java"])
 
 

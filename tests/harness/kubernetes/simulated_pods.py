@@ -1,4 +1,5 @@
-"""Simulates running pods on API servers without nodes: writes Running, Ready and an address of this machine into pods.
+"""Simulates running pods on API servers without nodes. It writes Running, Ready and an address of this machine into
+pods.
 
 The Deployment controller counts them, and the operator polls the stub connector that listens at the address.
 """
@@ -14,7 +15,7 @@ MERGE = "application/merge-patch+json"
 
 
 def mark_pods_running(requests: Requests, addresses: Iterable[str], *, namespace: str | None = None) -> int:
-    """Gives every Pending pod one of *addresses* and makes it Ready; returns the number of pods."""
+    """Gives every Pending pod one of *addresses* and makes it Ready. Returns the number of pods."""
     remaining_addresses = iter(addresses)
     scope = "" if namespace is None else f"/namespaces/{namespace}"
     pending = [
@@ -26,7 +27,7 @@ def mark_pods_running(requests: Requests, addresses: Iterable[str], *, namespace
         response = requests(
             "PATCH", path, json.dumps(_running(pod, next(remaining_addresses))), content_type=MERGE
         )
-        # A controller may have deleted the pod since it was listed.
+        # a controller may have deleted the pod since it was listed
         assert response.status in {200, 404}, response.message
     return len(pending)
 

@@ -1,4 +1,4 @@
-"""Skips a test that lacks its Kubernetes, with the reason; where REQUIRE_CLUSTER is set, the test fails instead."""
+"""Skips a test that lacks its Kubernetes, with the reason. If REQUIRE_CLUSTER is set, the test fails instead."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from tests.harness.kubernetes.installation import cluster_is_required, require_n
 
 
 def skip_without(required: Callable[[], None]) -> None:
-    """Skips the test if *required* raises a `HarnessError`, which names what is missing."""
+    """Skips the test if *required* raises a `HarnessError`. The error has what is missing."""
     try:
         required()
     except HarnessError as error:
@@ -20,7 +20,7 @@ def skip_without(required: Callable[[], None]) -> None:
 
 
 def skip_without_node() -> None:
-    """Skips tests of MirrorFlow's own node where the cluster is one of kind."""
+    """Skips tests of MirrorFlow's own node if the cluster is one of kind."""
     if choice() == "kind":
         pytest.skip(
             "The cluster is one of kind here; CLUSTER=node tests on the node that the harness starts."

@@ -28,7 +28,7 @@ from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 from tests.harness.kubernetes.release import Release
 
 FLOWS = "flows"
-WAIT_S = 120.0  # ten seconds on an idle machine; more when a whole suite runs on two cores
+WAIT_S = 120.0  # ten seconds on an idle machine; longer while a whole suite runs on two cores
 OPERATOR = "app.kubernetes.io/name=mirrorflow-operator"
 PORT = 8080  # the HTTP port of each connector
 SIDES = ("east", "west")
@@ -36,22 +36,24 @@ Object = dict[str, Any]
 
 
 def require_stage() -> None:
-    """Raises `HarnessError` that names what is missing for a stage."""
+    """Raises `HarnessError` with what is missing for a stage."""
     require_cluster()
     require_builder()
 
 
 def require_nodes() -> None:
-    """Raises `HarnessError` that names what is missing for a stage with workers."""
+    """Raises `HarnessError` with what is missing for a stage with workers."""
     require_node()
     require_builder()
 
 
 @dataclass(kw_only=True, slots=True)
 class Stage:
-    """A stage with the chart's *values* and with options of both KafkaClusters in *brokers*; *workers* need MirrorFlow's own nodes.
+    """A stage with the chart's *values*, and with options of both KafkaClusters in *brokers*. *workers* need
+    MirrorFlow's own nodes.
 
-    `kubectl` is the administrator's, in the namespace of the flows, which enforces the restricted Pod Security Standard.
+    `kubectl` is the administrator's, in the namespace of the flows, which enforces the restricted Pod Security
+    Standard.
     """
 
     folder: Path
@@ -119,7 +121,7 @@ class Stage:
     # Actions of a user.
 
     def flow(self, name: str, topics: Sequence[str], **spec: Any) -> Object:
-        """Creates a flow from east to west; see `flows.flow`."""
+        """Creates a flow from east to west (see `flows.flow`)."""
         return flows.flow(name, flows.side(self.east), flows.side(self.west), topics, **spec)
 
     def apply(self, *objects: Object) -> None:
@@ -133,7 +135,7 @@ class Stage:
         self.kubectl("patch", "mirrorflow", name, "--type=merge", f"--patch={text}")
 
     def wait_for(self, name: str, condition: str, *, timeout_s: float = WAIT_S) -> None:
-        """Waits for a condition of the MirrorFlow by `kubectl wait --for=condition=...`."""
+        """Waits for a condition of the MirrorFlow with `kubectl wait --for=condition=...`."""
         self.kubectl(
             "wait",
             f"--for=condition={condition}",
@@ -143,7 +145,7 @@ class Stage:
         )
 
     def delete(self, name: str) -> None:
-        """Deletes the MirrorFlow; returns when its pods are gone."""
+        """Deletes the MirrorFlow, and returns when its pods are deleted."""
         self.kubectl("delete", "mirrorflow", name, "--ignore-not-found")
         wait_until(
             f"{name} has no pods",
@@ -166,7 +168,9 @@ class Stage:
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def progress(self, pod: Object) -> Object:
-        """Returns the connector's report to the operator, read through the API server; empty without a response."""
+        """Returns the connector's report to the operator, read through the API server, or an empty one without a
+        response.
+        """
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         try:
             return dict(
@@ -176,7 +180,7 @@ class Stage:
             return {}
 
     def described(self) -> str:
-        """Describes the cluster after a failure: resources, events and the last lines of logs."""
+        """Describes the cluster after a failure, with resources, events and the last lines of logs."""
         parts = [
             _command_and_output(self.kubectl, "get", "mirrorflows", "--output=yaml"),
             _command_and_output(self.kubectl, "get", "pods,deployments", "--output=wide"),
@@ -192,7 +196,7 @@ class Stage:
         return "\n\n".join(parts)
 
     def kill(self, pod: Object) -> None:
-        """Kills all processes of *pod* with -9 from the host; the kubelet restarts it."""
+        """Kills all processes of *pod* with -9 from the host. The kubelet restarts it."""
         for pid in processes_of(pod):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -31,7 +31,7 @@ SUMMARY: dict[str, Any] = {
     "bytesPerSecond": 0.0,
     "replicating": "Idle",
     "reasons": [],
-    # Without cluster ids: flows with the same ids would be rejected as duplicates.
+    # Without cluster ids, because flows with the same ids would be refused as duplicates.
     "source": {"reach": "Reachable", "sinceSeconds": 3600.0},
     "target": {"reach": "Reachable", "sinceSeconds": 3600.0},
     "checkpoints": {"groups": 3, "failing": 0, "ageSeconds": 12.0, "intervalSeconds": 60.0},
@@ -64,13 +64,16 @@ def addresses(block: int, count: int) -> list[str]:
 
 
 def stub_command(port: int, block: int, count: int, *certificate_and_key: Path) -> list[str]:
-    """Returns the command that serves `addresses(block, count)` at *port* in its own process; over TLS with a certificate."""
+    """Returns the command that serves `addresses(block, count)` at *port* in its own process.
+
+    With a certificate, it uses TLS.
+    """
     program = [sys.executable, "-m", "tests.harness.kubernetes.stub_connectors"]
     return [*program, *map(str, (port, block, count)), *map(str, certificate_and_key)]
 
 
 class StubConnectors:
-    """Listens on *hosts* at one port; `responses` has the response of each address."""
+    """Listens on *hosts* at one port. `responses` has the response of each address."""
 
     def __init__(
         self, *, port: int = 0, hosts: Sequence[str] = EVERYWHERE, tls: ssl.SSLContext | None = None

@@ -1,6 +1,6 @@
-"""Serves S3 on 127.0.0.1 by moto, and writes a line about each request: `server.py PORT LOG`.
+"""Serves S3 on 127.0.0.1 with moto, and writes a line about each request: `server.py PORT LOG`.
 
-It runs in an environment that has moto alone, so it imports nothing of this project (`store.py` starts it).
+It runs in an environment that has only moto, so it imports nothing of this project (`store.py` starts it).
 """
 
 import json
@@ -18,7 +18,7 @@ Application = Callable[[WSGIEnvironment, StartResponse], Any]
 
 
 class RequestLog:
-    """Passes each request on to *application*, after a line about it was written to *log*."""
+    """Passes each request to *application* after a line about it was written to *log*."""
 
     def __init__(self, application: Application, log: Path) -> None:
         self._application = application
@@ -26,7 +26,7 @@ class RequestLog:
         self._lock = threading.Lock()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        # With a checksum after the body, Content-Length counts its frame as well.
+        # If a checksum follows the body, Content-Length includes its frame as well.
         size = environ.get("HTTP_X_AMZ_DECODED_CONTENT_LENGTH") or environ.get("CONTENT_LENGTH") or "0"
         line = {
             "method": environ["REQUEST_METHOD"],

@@ -1,8 +1,9 @@
-"""An object store that speaks S3, and a log of the requests that it got.
+"""An object store with the S3 API, and a log of the requests that it has received.
 
-It is the server of moto, a package of PyPI: all of S3 that pyarrow uses, with objects in memory. It runs as a process of its own
-(`server.py`), in an environment of its own: moto needs botocore, which cannot be installed beside the official Kubernetes client
-(docs/decisions/002-dependencies.md). `make test-spark` installs that environment.
+It is the server of moto, a package of PyPI, which implements all of S3 that pyarrow uses, with objects in memory. It
+runs as a separate process (`server.py`) in a separate environment, because moto needs botocore, which cannot be
+installed beside the official Kubernetes client (docs/decisions/002-dependencies.md). `make test-spark` installs that
+environment.
 """
 
 import json
@@ -18,7 +19,7 @@ from tests.harness.kafka.processes import Child, HarnessError, accepts, free_por
 PYTHON: Final = Path(__file__).parents[3] / ".cache" / "object-store" / "venv" / "bin" / "python"
 SERVER: Final = Path(__file__).with_name("server.py")
 REGION: Final = "us-east-1"
-# Any key is accepted. Without the last setting, a client may ask the network for an identity.
+# Any key is accepted. Without the last setting, a client may request an identity over the network.
 CREDENTIALS: Final[Mapping[str, str]] = {
     "AWS_ACCESS_KEY_ID": "tests",
     "AWS_SECRET_ACCESS_KEY": "tests",
@@ -29,7 +30,9 @@ CREDENTIALS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRequest:
-    """One request: its method, the path with bucket and key, the size of its body, and the object that it copies, if any."""
+    """A request with its method, the path with bucket and key, the size of its body, and the object that it copies, if
+    any.
+    """
 
     method: str
     path: str

@@ -1,6 +1,7 @@
-"""Serves one registry on loopback, until it is killed: `python -m tests.harness.schema_registry --port 0 ...`.
+"""Serves a registry on loopback until it is killed: `python -m tests.harness.schema_registry --port 0 ...`.
 
-Prints its port in one line. With `--follower` it only reads its topic, as a registry with `leader.eligibility=false`.
+It prints its port in one line. With `--follower` it only reads its topic, like a registry with
+`leader.eligibility=false`.
 """
 
 import argparse
@@ -18,7 +19,7 @@ JSON = "application/vnd.schemaregistry.v1+json"
 
 
 class Registry:
-    """A model, and the topic that makes it durable; None: in memory."""
+    """A model, and the topic that makes it durable. If the topic is None, the model is only in memory."""
 
     def __init__(
         self, topic: SchemasTopic | None, *, is_follower: bool = False, authorization: str = ""
@@ -48,7 +49,7 @@ class Registry:
         with self._lock:
             status, response = self._model.respond(method, path, body)
             if self._model.log:
-                # Acknowledged before the response, as by a real registry.
+                # Like a real registry, the write is acknowledged before the response.
                 if self._topic is not None:
                     self._topic.append(self._model.log)
                 self._model.log.clear()
@@ -63,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 the name in the base class
-        """Is silent."""
+        """Prints nothing."""
 
     def _serve(self) -> None:
         text = self.rfile.read(int(self.headers.get("Content-Length", "0")))
@@ -85,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def serve(registry: Registry, port: int = 0, certificate: str = "", key: str = "") -> ThreadingHTTPServer:
-    """Returns a server on loopback that is not running yet."""
+    """Returns a server on loopback that does not run yet."""
     server = ThreadingHTTPServer(("127.0.0.1", port), type("Serving", (Handler,), {"registry": registry}))
     server.daemon_threads = True
     if certificate:

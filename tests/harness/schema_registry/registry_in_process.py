@@ -12,7 +12,7 @@ Respond = Callable[[str, str, dict[str, Any] | None], tuple[int, Any]]
 
 
 class RunningRegistry:
-    """A registry in memory; *respond* replaces its responses."""
+    """A registry in memory. *respond* replaces its responses."""
 
     def __init__(
         self, respond: Respond | None = None, *, authorization: str = "", certificate: str = "", key: str = ""

@@ -1,8 +1,8 @@
 """The behaviour of a Confluent-compatible schema registry as a state machine over the records of its `_schemas` topic.
 
-Written from Confluent's API reference and its page on migrating schemas, not from its code. What it leaves out: it checks
-no schema's syntax, and no compatibility. `respond` decides on a request and appends records to `log`; a registry with the same
-records in the same order has the same contents, so that `_schemas` itself can be copied.
+It follows Confluent's API reference and its page on migrating schemas, not Confluent's code. It checks neither the
+syntax of schemas nor compatibility. `respond` decides on a request and appends records to `log`. A registry with the
+same records in the same order has the same contents, so that `_schemas` itself can be copied.
 """
 
 import json
@@ -28,7 +28,10 @@ class RegistryError(Exception):
 
 @dataclass
 class RegistryModel:
-    """`versions`: (context, subject, version) -> the value of its record; scopes are (context, subject or "")."""
+    """The state of a registry.
+
+    `versions` maps (context, subject, version) to the value of its record. Scopes are (context, subject or "").
+    """
 
     versions: dict[tuple[str, str, int], dict[str, Any]] = field(default_factory=dict)
     modes: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -36,7 +39,7 @@ class RegistryModel:
     highest: dict[str, int] = field(default_factory=dict)
     log: list[tuple[dict[str, Any], dict[str, Any] | None]] = field(default_factory=list)
     page: int = 1000  # schema.search.max.limit
-    # Indexes: what an id stands for and the id of a content, by context; the versions of a subject.
+    # Indexes by context: the content of an id, the id of a content, and the versions of a subject.
     contents: dict[tuple[str, int], str] = field(default_factory=dict)
     ids: dict[tuple[str, str], int] = field(default_factory=dict)
     numbers: dict[tuple[str, str], set[int]] = field(default_factory=dict)
@@ -90,7 +93,7 @@ class RegistryModel:
     # Requests.
 
     def respond(self, method: str, target: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
-        """Returns status and JSON of the response."""
+        """Returns the status and JSON of the response."""
         url = urlsplit(target)
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
         query = {name: values[-1] for name, values in parse_qs(url.query).items()}
@@ -327,7 +330,7 @@ def join(context: str, name: str) -> str:
 
 
 def content(value: dict[str, Any]) -> str:
-    """Returns what an id stands for."""
+    """Returns the part of a record that an id identifies."""
     return json.dumps(
         [
             value["schema"],

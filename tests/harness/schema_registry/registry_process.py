@@ -16,7 +16,7 @@ HTTP_TIMEOUT_S = 60.0
 
 @dataclass(kw_only=True, slots=True)
 class SchemaRegistry:
-    """One registry; `bootstrap` "" keeps its contents in memory."""
+    """A registry. An empty `bootstrap` keeps its contents in memory."""
 
     folder: Path
     bootstrap: str = ""
@@ -40,7 +40,7 @@ class SchemaRegistry:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Starts the process, and waits until it serves; a second start keeps the port."""
+        """Starts the process, and waits until it serves. A second start keeps the port."""
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / f"{self.name}.log"
         log.unlink(missing_ok=True)
@@ -55,7 +55,7 @@ class SchemaRegistry:
         if self.bootstrap:
             command.append(f"--bootstrap={self.bootstrap}")
         self.child = start(self.name, command, log=log)
-        # Among the messages of the Kafka client.
+        # the port is among the messages of the Kafka client
         ports: list[str] = []
 
         def serves() -> bool:
@@ -80,11 +80,11 @@ class SchemaRegistry:
             return json.loads(response.read())
 
     def register(self, subject: str, schema: str, **more: Any) -> int:
-        """Registers a schema as a serializer does; returns its id."""
+        """Registers a schema like a serializer, and returns its id."""
         return int(self.request("POST", f"/subjects/{subject}/versions", {"schema": schema, **more})["id"])
 
     def export(self) -> list[dict[str, Any]]:
-        """Returns all versions of the default context, with their deletions, by plain requests of their own."""
+        """Returns all versions of the default context, including deletions, with one request for each."""
         live = {(version["subject"], version["version"]) for version in self._listed("false")}
         return [
             {**version, "deleted": (version["subject"], version["version"]) not in live}

@@ -1,4 +1,7 @@
-"""The `_schemas` topic, in Confluent's record format: JSON keys and values, one partition, compacted."""
+"""The `_schemas` topic in Confluent's record format.
+
+It has JSON keys and values and one partition, and is compacted.
+"""
 
 import json
 from collections.abc import Iterable
@@ -61,7 +64,7 @@ class SchemasTopic:
             raise OSError(f"records were not acknowledged: {failed}")
 
     def read_to_end(self) -> Iterable[Pair]:
-        """Yields all records up to the present end."""
+        """Yields all records up to the current end."""
         while not self._is_at_end:
             yield from self.read()
 
@@ -69,7 +72,7 @@ class SchemasTopic:
         """Yields the records that arrive within a short time."""
         for record in self._consumer.consume(num_messages=1000, timeout=READ_S):
             error = record.error()
-            # There may be markers behind the last record.
+            # there may be markers after the last record
             self._is_at_end |= error is not None and error.code() == KafkaError._PARTITION_EOF
             if error is None and record.key() is not None:
                 value = record.value()

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster whose workers behave like other machines: each has its own network and its own /tmp.
+"""A standalone Spark cluster whose workers behave like different machines. Each has its own network and its own /tmp.
 
 It needs root. No executor finds the driver's temporary folder, and 127.0.0.1 is a different machine for each worker.
 """
@@ -36,7 +36,7 @@ def bridge() -> Iterator[str]:
 
 @dataclass(kw_only=True, slots=True)
 class SparkCluster:
-    """A master on this machine and *workers* of *cores* each in their own namespaces; needs `bridge`."""
+    """A master on this machine, and *workers* with *cores* each in their own namespaces. It needs `bridge`."""
 
     folder: Path  # for logs
     spark_home: Path
@@ -73,7 +73,7 @@ class SparkCluster:
         return state
 
     def submit(self, arguments: Sequence[str], *, log: Path, conf: Sequence[str] = ()) -> Child:
-        """Starts `spark-submit` with `mirrorflow-seed` and *arguments*, as a user does."""
+        """Starts `spark-submit` with `mirrorflow-seed` and *arguments*, like a user."""
         import mirrorflow_seed
 
         program = Path(mirrorflow_seed.__file__).with_name("__main__.py")

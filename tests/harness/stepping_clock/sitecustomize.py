@@ -1,6 +1,6 @@
-"""Steps the wall clock of a Python process and its children, as NTP or an administrator may do; see `tests.harness.clock`.
+"""Steps the wall clock of a Python process and its child processes, as NTP or an administrator may do.
 
-Python imports this module at its start, because its folder is in PYTHONPATH.
+See `tests.harness.clock`. Python imports this module at its start, because its folder is in PYTHONPATH.
 """
 
 import mmap
