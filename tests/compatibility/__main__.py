@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def stored_results() -> list[Result]:
-    """Returns the results that the repository has."""
+    """Returns the results in the repository."""
     return [read_result(path) for path in sorted(RESULTS.glob("*.json"))]
 
 

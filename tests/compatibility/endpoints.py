@@ -1,4 +1,7 @@
-"""The clusters of a trial: brokers of a release that the harness starts, or any cluster by its addresses."""
+"""The clusters of a trial.
+
+They are brokers of a release that the harness starts, or a cluster given by its addresses.
+"""
 
 import asyncio
 import re
@@ -19,7 +22,7 @@ RELEASE = re.compile(r"\d+\.\d+\.\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """A cluster that exists. *properties* are those of a Java client; *home* is a folder for files of tools."""
+    """A cluster that exists. *properties* are those of a Java client, and *home* is a folder for files of tools."""
 
     name: str
     alias: str
@@ -27,7 +30,7 @@ class Endpoint:
     home: Path
 
     def java_client(self, listener: str = "") -> dict[str, str]:
-        """Returns the properties of a Java client; there is one listener."""
+        """Returns the properties of a Java client. There is only one listener."""
         return dict(self.properties)
 
     def call(self, use: Callable[[Cluster], Awaitable[T]]) -> T:
@@ -44,7 +47,7 @@ class Endpoint:
         return asyncio.run(main())
 
     def without_addresses(self, text: str) -> str:
-        """Returns *text* with the alias in place of each address, so that a result names no host."""
+        """Returns *text* with the alias instead of each address, so that a result contains no host."""
         for address in self.properties["bootstrap.servers"].split(","):
             for part in (address.strip(), address.strip().rpartition(":")[0]):
                 text = text.replace(part, self.alias) if part else text

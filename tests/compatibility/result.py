@@ -1,4 +1,4 @@
-"""The result of one trial: a JSON file that can be sent in, and a row of the table in docs/which-kafkas.md."""
+"""The result of a trial: a JSON file that users can send in, and a row of the table in docs/which-kafkas.md."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -7,8 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-FORMAT = 1  # of the file; raised when a reader of older files would misread it
-# Name of a check -> its column.
+FORMAT = 1  # the format of the file; increased when a reader of older files would misinterpret it
+# maps the name of a check to its column
 CHECKS = {
     "copy": "Copy after kill -9",
     "groups": "Group offsets",
@@ -18,12 +18,15 @@ CHECKS = {
 }
 
 
-# Checks whose figures are in the table.
+# the checks whose figures are in the table
 MEASURED = {"copy", "groups"}
 
 
 class Outcome(StrEnum):
-    """`unavailable`: the clusters do not offer what the check needs, for example an authorizer."""
+    """The outcome of a check.
+
+    `unavailable` means that the clusters do not offer what the check needs, for example an authorizer.
+    """
 
     PASSED = "passed"
     FAILED = "failed"
@@ -32,7 +35,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The outcome of one check, with the figures behind it or the reason."""
+    """The outcome of a check, with its figures or its reason."""
 
     outcome: Outcome
     detail: str = ""
@@ -40,7 +43,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One pair of clusters: `verdicts` by name of the check, `guarantee` as `/progress/partitions` reports it."""
+    """A pair of clusters.
+
+    `verdicts` are by name of the check, and `guarantee` is as reported by `/progress/partitions`.
+    """
 
     source: str
     target: str
@@ -52,7 +58,7 @@ class Result:
 
     @property
     def has_passed(self) -> bool:
-        """Whether no check failed."""
+        """Returns whether no check failed."""
         return all(verdict.outcome is not Outcome.FAILED for verdict in self.verdicts.values())
 
 
@@ -63,7 +69,7 @@ def write_result(result: Result, path: Path) -> None:
 
 
 def read_result(path: Path) -> Result:
-    """Reads what `write_result` wrote. Raises ValueError for another format."""
+    """Reads the file of `write_result`. Raises ValueError for another format."""
     fields: dict[str, Any] = json.loads(path.read_text())
     if (number := fields.pop("format", None)) != FORMAT:
         raise ValueError(f"{path.name} has format {number}; this program reads format {FORMAT}.")

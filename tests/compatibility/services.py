@@ -1,6 +1,7 @@
-"""The requests that services speaking Kafka's protocol are assumed not to offer, for a proxy that refuses them.
+"""The requests that services with Kafka's protocol are assumed not to offer, for a proxy that refuses them.
 
-The assumptions come from the public documentation of November 2026. They are simulations: nothing here was run on a service.
+The assumptions come from the public documentation of November 2026. They are simulations, and no test was run on a
+service.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,8 @@ EPOCHS = frozenset({23})  # OffsetForLeaderEpoch
 CHANGED_SETTINGS = frozenset({44})  # IncrementalAlterConfigs
 PRODUCERS = frozenset({61})  # DescribeProducers
 
-# Service -> API keys that it refuses. Where the documentation names no missing request, the rarest one is refused.
+# Maps a service to the API keys that it refuses. If the documentation names no missing request, the rarest one is
+# refused.
 SERVICES: Mapping[str, frozenset[int]] = MappingProxyType(
     {
         "AutoMQ, Confluent Cloud, MSK, Redpanda": PRODUCERS,

@@ -1,7 +1,7 @@
-"""Runs one flow between two clusters, kills it, and checks each of its promises with clients that are not its own.
+"""Runs a flow between two clusters, kills it, and checks each of its promises with independent clients.
 
-Records are written, read and compared by Java clients, and checkpoints are translated by Java's RemoteClusterUtils. All names
-begin with the same random prefix; the flow leaves its topics, group and ACL on the clusters.
+Records are written, read and compared by Java clients, and checkpoints are translated by Java's RemoteClusterUtils. All
+names begin with the same random prefix. The flow leaves its topics, group and ACL on the clusters.
 """
 
 import time
@@ -33,14 +33,14 @@ KILLS = 2
 SETTINGS = {"retention.ms": "777600000", "max.message.bytes": "900000"}
 CHANGED_SETTING = ConfigChange(name="retention.ms", value="864000000")
 PRINCIPAL = "User:mirrorflow-compatibility"
-# Each step takes seconds; a far cluster that is busy may need a minute.
+# Each step takes seconds. A distant cluster that is busy may need a minute.
 STEP_WAIT_S = 180.0
 READ_COMMITTED = "read_committed"
 
 
 @dataclass(slots=True, kw_only=True)
 class Trial:
-    """One flow from *source* to *target*. `run` may be called once."""
+    """A flow from *source* to *target*. `run` may be called once."""
 
     source: Endpoint
     target: Endpoint
@@ -133,7 +133,7 @@ class Trial:
         assert set(codes.values()) == {0}, codes
 
     def _kill_while_copying(self, replicator: Replicator) -> None:
-        """Kills the flow once as soon as records are on the target, and once while more are written to the source."""
+        """Kills the flow twice: as soon as records are on the target, and while more are written to the source."""
         wait_until("records are on the target", self._target_end, timeout_s=STEP_WAIT_S)
         replicator.kill()
         replicator.start()
@@ -142,7 +142,7 @@ class Trial:
         replicator.start()
 
     def _target_end(self) -> int:
-        """Returns the sum of the copy's end offsets; 0 while it does not exist."""
+        """Returns the sum of the copy's end offsets, or 0 while the copy does not exist."""
         partitions = [TopicPartition(self.copy, number) for number in range(PARTITIONS)]
 
         async def ends(cluster: Cluster) -> int:
@@ -155,7 +155,7 @@ class Trial:
         return self.target.call(ends)
 
     def _wait_until_copied(self, replicator: Replicator) -> dict[str, str]:
-        """Waits until every record is copied; returns the guarantee and its reason as the flow reports them."""
+        """Waits until every record is copied, and returns the guarantee and its reason as reported by the flow."""
         total = FIRST_RECORDS + MORE_RECORDS
 
         def reports() -> list[dict[str, str]]:
@@ -181,7 +181,7 @@ class Trial:
         return f"{count:,} records, {repeated} of them again, after {KILLS} kills"
 
     def _check_groups(self) -> str:
-        """The group continues on the target at the record at which it stopped on the source."""
+        """Checks that the group continues on the target at the record at which it stopped on the source."""
         source = self._by_partition(self.source, self.topic)
         copied = self._by_partition(self.target, self.copy)
         committed = self.source.call(lambda cluster: groups.fetch_offsets(cluster, self.prefix))
@@ -211,7 +211,7 @@ class Trial:
         return "at the same record"
 
     def _check_checkpoints(self) -> str:
-        """Java translates the group to the offsets that the flow has committed."""
+        """Checks that Java translates the group to the offsets that the flow has committed."""
         committed = {tuple(key): point.offset for key, point in self._group_on_target().items()}
         translated = translated_offsets(self.target, self.alias, self.prefix)
         assert committed == {key: offset for key, (offset, _) in translated.items()}, (
@@ -220,7 +220,7 @@ class Trial:
         return "read by Java"
 
     def _check_settings(self) -> str:
-        """The copy has the source's settings, and follows a change."""
+        """Checks that the copy has the source's settings, and that a change is synced."""
         self._wait_for_settings(SETTINGS)
         change = {self.topic: [CHANGED_SETTING]}
         refusals = self.source.call(lambda cluster: admin.alter_topic_configs(cluster, change))
@@ -230,7 +230,10 @@ class Trial:
         return "followed"
 
     def _check_acls(self) -> str:
-        """An ACL of the topic appears on its copy. It comes last: on some clusters it denies the topic to all others."""
+        """Checks that an ACL of the topic appears on its copy.
+
+        This is the last check, because on some clusters it denies the topic to all others.
+        """
         read = AclBinding(
             resource_type=TOPIC,
             resource_name=self.topic,
@@ -295,7 +298,9 @@ def _content(record: Record) -> tuple[object, ...]:
 
 
 def _position(source: list[Record], copied: list[Record], offset: int) -> int:
-    """Returns the index in *source* of the first copied record at or after target *offset*; its length after the last."""
+    """Returns the index in *source* of the first copied record at or after target *offset*, or its length after the
+    last one.
+    """
     following = next((record for record in copied if record.offset >= offset), None)
     if following is None:
         return len(source)
