@@ -1,4 +1,4 @@
-"""Fixtures of the end-to-end tests: all share one node, two secured Kafka clusters and one release, but no flow.
+"""Fixtures of the end-to-end tests. All tests share one node, two secured Kafka clusters and one release, but no flow.
 
 A test that breaks a shared part repairs it before its end.
 """
@@ -14,7 +14,7 @@ from tests.harness.kubernetes.images import VERSION, build
 from tests.harness.kubernetes.skipping import skip_without
 from tests.harness.kubernetes.stage import FLOWS, Stage, require_stage
 
-# Different from `make cluster` and from the harness's own tests.
+# differs from that of `make cluster` and of the harness's own tests
 NAME, NETWORK = "mirrorflow-e2e", 243
 VALUES: dict[str, Any] = {
     "pollSeconds": 1,
@@ -22,8 +22,8 @@ VALUES: dict[str, Any] = {
     "seed": {"namespaces": [FLOWS]},
 }
 
-# The first test also starts the node, the release and both clusters. That takes a minute on an idle machine and five on a
-# busy one; each of these steps has its own limit.
+# The first test also starts the node, the release and both clusters. That takes a minute on an idle machine and five on
+# a busy one. Each of these steps has its own limit.
 TIMEOUT_S = 900
 
 
@@ -45,7 +45,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.fixture(scope="package")
 def seed_image(stage: Stage) -> str:
-    """The name of the image of Spark jobs, loaded into the node; only tests that need its 440 MB use this fixture."""
+    """Returns the name of the image of Spark jobs, loaded into the node.
+
+    Only tests that need its 440 MB use this fixture.
+    """
     image = build("seed", version=VERSION)
     stage.cluster.load(image.archive)
     return image.name
@@ -63,7 +66,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def make_flow(stage: Stage) -> Iterator[Callable[..., str]]:
-    """A function that creates a flow whose source alias is its name; *spec* is as in `Stage.flow`; the flow is deleted later."""
+    """Returns a function that creates a flow whose source alias is its name.
+
+    *spec* is as in `Stage.flow`. The flow is deleted later.
+    """
     created: list[str] = []
 
     def make(name: str, topics: list[str], **spec: Any) -> str:
@@ -81,7 +87,9 @@ def make_flow(stage: Stage) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def ready_flow(stage: Stage, make_flow: Callable[..., str]) -> Callable[..., str]:
-    """A function that creates a topic and a flow for it, waits until the flow is Ready, and returns the flow's name."""
+    """Returns a function that creates a topic and a flow for it, waits until the flow is Ready, and returns the flow's
+    name.
+    """
 
     def make(name: str, topic: str, *, partitions: int = 1) -> str:
         stage.east.create_topic(topic, partitions=partitions)

@@ -7,7 +7,7 @@ from tests.harness.kafka.tools import digest
 from tests.harness.kubernetes.flows import condition
 from tests.harness.kubernetes.stage import WAIT_S, Object, Stage
 
-# Settings with which a flow notices new topics and groups within a second.
+# settings with which a flow discovers new topics and groups within a second
 QUICKLY: Final[dict[str, Any]] = {
     "connectors": {
         "source": {"config": {"refresh.topics.interval.seconds": "1"}},
@@ -55,7 +55,7 @@ def restarts(pods: list[Object]) -> int:
 
 
 def condition_of(resource: Object, type_: str) -> tuple[str, str, str]:
-    """Returns status, reason and message of a condition; empty strings if it is missing."""
+    """Returns status, reason and message of a condition, or empty strings if it is missing."""
     entry = condition(resource, type_)
     return entry.get("status", ""), entry.get("reason", ""), entry.get("message", "")
 

@@ -1,7 +1,7 @@
-"""Both forms of the console in a real browser, on a real node: of a context, and installed by the chart.
+"""Both forms of the console in a real browser, on a real node.
 
-`mirrorflow ui --context` reads pods through port-forwards of the API server and a kubelet. The chart's console runs in a pod of
-its own image, and reads pods that their NetworkPolicies admit it to.
+`mirrorflow ui --context` reads pods through port-forwards of the API server and a kubelet. The chart's console runs in
+a pod of its own image, and reads pods whose NetworkPolicies allow it.
 """
 
 import json
@@ -29,7 +29,7 @@ from tests.integration.kafka.groups import put_group
 from tests.unit.console.test_job_views import with_keys
 
 WAIT_MS = 1000 * WAIT_S
-# Who may see the flows of a namespace, as docs/console.md creates such a role.
+# A role for users who may see the flows of a namespace, as in docs/console.md.
 VIEWER = "viewer"
 READS_PROGRESS = "mirrorflow.io/reads-progress"
 CLAIM = "verifications"
@@ -51,9 +51,10 @@ def test_pages_of_a_context_show_what_the_pods_report_through_port_forwards(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """The list has what the resource's status has; the pages of the flow have its partitions and groups.
+    """The list shows what the resource's status has. The pages of the flow show its partitions and groups.
 
-    The console is a process of its own: a port-forward of the Kubernetes package may end its thread with an error.
+    The console is a separate process, because a port-forward of the Kubernetes package may end its thread with an
+    error.
     """
     topic = stage.east.create_topic("orders.console", partitions=2)
     put_group(stage.east, "readers", {(topic, 0): 0})
@@ -87,7 +88,7 @@ def test_pages_of_a_context_show_what_the_pods_report_through_port_forwards(
 
 @contextmanager
 def forwarded(stage: Stage, folder: Path) -> Iterator[str]:
-    """Yields the address of the console's Service, by `kubectl port-forward`."""
+    """Yields the address of the console's Service, through `kubectl port-forward`."""
     log = folder / "port-forward.log"
     command = [
         str(CONTROL / "kubectl"),
@@ -242,7 +243,10 @@ def test_a_differing_record_opens_in_the_console_of_the_chart_with_its_key_for_t
 def test_the_console_of_the_chart_shows_its_flows_to_a_visitor_who_signs_in_with_a_token(
     stage: Stage, make_flow: Callable[..., str], browser: Browser, tmp_path: Path
 ):
-    """Its pod runs as the chart has it, and reads the flow's pods. A roll that the operator makes is on the time line."""
+    """Its pod runs as planned by the chart, and reads the flow's pods.
+
+    A rollout by the operator is on the time line.
+    """
     topic = stage.east.create_topic("orders.installed", partitions=2)
     flow = make_flow("installed", [topic])
     stage.wait_for(flow, "Ready")

@@ -1,4 +1,4 @@
-"""Each record is copied once although pods, the operator, the API server or the target fail."""
+"""Each record is copied once even if pods, the operator, the API server or the target fail."""
 
 import json
 import time
@@ -20,8 +20,8 @@ from tests.harness.kafka.processes import frozen, wait_until
 from tests.harness.kafka.tools import load
 from tests.harness.kubernetes.stage import WAIT_S, Stage
 
-RATE = 200  # records a second, so that some are in flight at any moment
-SILENCE_S = 60.0  # longer than the operator's Lease and than a node may be silent
+RATE = 200  # records per second, so that some are always in flight
+SILENCE_S = 60.0  # longer than the operator's Lease, and than a node may be silent
 
 
 def _producer(stage: Stage, topic: str) -> SteadyProducer:
@@ -36,7 +36,7 @@ def _finish(stage: Stage, producer: SteadyProducer, flow: str, topic: str) -> No
 
 @pytest.mark.parametrize("how", ["deleted", "evicted", "killed"])
 def test_loss_of_a_connector_pod_loses_no_record(stage: Stage, ready_flow: Callable[..., str], how: str):
-    """The pod is deleted, evicted as by `kubectl drain`, or killed with -9 from outside."""
+    """The pod is deleted, evicted like by `kubectl drain`, or killed with -9 from outside."""
     topic = f"orders.{how}"
     flow = ready_flow(f"pod-{how}", topic, partitions=2)
     with _producer(stage, topic) as producer:
@@ -82,7 +82,8 @@ def test_a_killed_operator_restarts_and_replaces_only_pods_that_change(
 
 
 def test_records_are_copied_while_the_api_server_is_frozen(stage: Stage, ready_flow: Callable[..., str]):
-    """The API server is frozen for a minute with open connections; the kubelet restarts a connector that is killed meanwhile.
+    """The API server is frozen for a minute with open connections. Meanwhile the kubelet restarts a connector that is
+    killed.
 
     Afterwards no pod is replaced or restarted, and the status is updated again.
     """
@@ -116,10 +117,10 @@ def test_records_are_copied_while_the_api_server_is_frozen(stage: Stage, ready_f
     assert condition_of(stage.resource(flow), "Stalled")[0] == "False"
 
 
-def test_an_unreachable_target_is_reported_and_its_lag_is_not_zero(
+def test_an_unreachable_target_is_reported_and_the_lag_is_not_zero(
     stage: Stage, ready_flow: Callable[..., str]
 ):
-    """A thousand records wait for the target. No connector reports Idle, and the same pods continue afterwards."""
+    """A thousand records wait for the target. No connector reports Idle. Afterwards the same pods continue."""
     topic = "orders.away"
     flow = ready_flow("target-away", topic)
     load(stage.east, topic, 500)

@@ -1,4 +1,4 @@
-"""A flow from installation to removal, as its user sees it: through Helm, kubectl and the copied records."""
+"""A flow from installation to removal as a user sees it, with Helm, kubectl and the copied records."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ def test_helm_test_succeeds(stage: Stage):
 def test_a_flow_with_tls_and_scram_from_secrets_copies_and_is_ready(
     stage: Stage, ready_flow: Callable[..., str]
 ):
-    """The flow has one pod for each connector, and `kubectl get` shows its sides and its state."""
+    """The flow has one pod for each connector. `kubectl get` shows its sides and its state."""
     flow = ready_flow("tls", "orders.eu", partitions=3)
     load(stage.east, "orders.eu", 5_000)
 
@@ -48,7 +48,10 @@ def test_a_flow_with_tls_and_scram_from_secrets_copies_and_is_ready(
 def test_the_status_reports_both_cluster_ids_and_running_connectors(
     stage: Stage, ready_flow: Callable[..., str]
 ):
-    """The flow is Ready by the reports of its pods; the kubelet, which probes them, may report them ready later."""
+    """The flow is Ready because of the reports of its pods.
+
+    The kubelet, which probes them, may report them ready later.
+    """
     flow = ready_flow("status", "orders.status")
 
     def phases() -> dict[str, str]:
@@ -115,7 +118,7 @@ def test_paused_flow_keeps_its_pods_and_resumes_at_its_offsets(stage: Stage, rea
 def test_deleted_flow_leaves_kafka_unchanged_and_resumes_when_recreated(
     stage: Stage, ready_flow: Callable[..., str]
 ):
-    """Topics, groups and offsets stay; no record is copied twice."""
+    """Topics, groups and offsets stay. No record is copied twice."""
     flow = ready_flow("delete", "orders.delete", partitions=2)
     load(stage.east, "orders.delete", 1_000)
     wait_for_records(stage, f"{flow}.orders.delete", 1_000)
@@ -162,7 +165,10 @@ def test_a_flow_copies_without_an_operator_and_a_new_operator_reconciles_it(
 
 
 def _all_paused(stage: Stage, flow: str) -> bool:
-    """Returns whether all source pods report a pause, also those that are being deleted: they copy until they are gone."""
+    """Returns whether all source pods report a pause.
+
+    This includes pods that are being deleted, because they copy until they have ended.
+    """
     selector = f"--selector=mirrorflow.io/flow={flow},mirrorflow.io/connector=source"
     states = {stage.progress(pod).get("state") for pod in stage.kubectl.get("pods", selector)["items"]}
     return states == {"PAUSED"}

@@ -50,7 +50,7 @@ def _pod(target: str, command: list[str]) -> dict[str, object]:
 @pytest.mark.usefixtures("stage")
 @pytest.mark.parametrize("target", IMAGES)
 def test_an_image_is_small(target: str):
-    """The limit counts the uncompressed image with its base image."""
+    """The limit applies to the uncompressed image with its base image."""
     assert build(target, version=VERSION).size_bytes < MOST_MB[target] * 1_000_000
 
 
@@ -94,7 +94,10 @@ def test_an_image_runs_with_any_user_id_and_contains_no_compiler(
 
 
 def test_pods_run_as_the_user_of_the_image(stage: Stage, ready_flow: Callable[..., str]):
-    """Neither the chart nor a plan sets a user id, so the image's applies and a platform may choose a different one."""
+    """Neither the chart nor a plan sets a user id.
+
+    The image's id applies, and a platform may choose a different one.
+    """
     flow = ready_flow("user", "orders.user")
     pods = [*stage.release.operators(), *stage.pods(flow)]
 

@@ -1,4 +1,4 @@
-"""An upgrade of the operator rolls no connector; the gap of a roll is measured."""
+"""An upgrade of the operator replaces no connector, and the pause during a rollout is measured."""
 
 import os
 import threading
@@ -19,21 +19,21 @@ from tests.harness.kubernetes.flows import condition
 from tests.harness.kubernetes.images import INSTALLED, REPOSITORY, VERSION
 from tests.harness.kubernetes.stage import WAIT_S, Stage
 
-NEXT = "0.1.1"  # the tag of a later release for the same images
+NEXT = "0.1.1"  # the tag of a later release with the same images
 RATE = 200
 SAMPLE_S = 0.02
-GAP_MOST_S = 15.0  # a hand-over takes a second; starting a pod slows the machine
+GAP_MOST_S = 15.0  # a takeover takes a second, and starting a pod slows the machine
 REFUSED_MOST = 20
-ROLLS = int(os.environ.get("ROLLS", "1"))  # up to 3, for better figures
+ROLLS = int(os.environ.get("ROLLS", "1"))  # may be 3 for better figures
 
 
-def test_an_upgrade_of_the_operator_rolls_no_connector(
+def test_an_upgrade_of_the_operator_replaces_no_connector(
     stage: Stage,
     ready_flow: Callable[..., str],
     make_flow: Callable[..., str],
     tmp_path: Path,
 ):
-    """The next chart has no value set: pinned flows keep their version, and new flows get the new replicator."""
+    """The next chart has no values set. Pinned flows keep their version, and new flows get the new replicator."""
     for target in INSTALLED:
         stage.cluster.tag(f"{REPOSITORY}/{target}:{VERSION}", f"{REPOSITORY}/{target}:{NEXT}")
     flow = ready_flow("upgrade", "orders.upgrade")
@@ -67,7 +67,7 @@ def test_an_upgrade_of_the_operator_rolls_no_connector(
 
 @dataclass(kw_only=True, slots=True)
 class EndMeter:
-    """Samples the end offset of a copy in a thread, and measures the longest time in which it did not move."""
+    """Samples the end offset of a copy in a thread, and measures the longest time in which it did not increase."""
 
     end: Callable[[], int]
     gap_s: float = 0.0
@@ -92,7 +92,7 @@ class EndMeter:
                 end, moved_at = current, now
 
 
-def test_a_roll_causes_a_short_gap_and_few_refused_writes(stage: Stage, ready_flow: Callable[..., str]):
+def test_a_rollout_causes_a_short_pause_and_few_refused_writes(stage: Stage, ready_flow: Callable[..., str]):
     """The new pod is ready before the old one stops. The test prints both figures, which docs/kubernetes.md contains."""
     topic = "orders.roll"
     flow = ready_flow("roll", topic)
@@ -128,17 +128,17 @@ def test_a_roll_causes_a_short_gap_and_few_refused_writes(stage: Stage, ready_fl
     assert max(refused for _, refused in figures) <= REFUSED_MOST
 
 
-def test_two_connectors_move_into_one_pod_and_back_with_one_roll_each(
+def test_two_connectors_move_into_one_pod_and_back_with_one_rollout_each(
     stage: Stage, ready_flow: Callable[..., str]
 ):
-    """Heartbeats and translated groups continue; the source connector's pod is not replaced."""
+    """Heartbeats and translated groups continue. The source connector's pod is not replaced."""
 
     def end() -> int:
         return sum(stage.west.end_offsets("heartbeats").values())
 
     flow = ready_flow("colocated", "orders.colocated")
     source, separate = pod_names(stage.pods(flow, "source")), {"source": 1, "checkpoint": 1, "heartbeat": 1}
-    # All flows share this topic: earlier tests may have left heartbeats in it.
+    # All flows share this topic, and earlier tests may have left heartbeats in it.
     count_before = copied_records(stage, "heartbeats")
     wait_until("a heartbeat is copied", lambda: copied_records(stage, "heartbeats") > count_before)
     with EndMeter(end=end) as meter:

@@ -1,7 +1,7 @@
 """A connector is scaled from one pod to two, to three and back to one while records are written.
 
-Its pods share the tasks, no pod rolls without need, and each record is copied once. The test prints the longest pause of each
-partition, which docs/several-pods.md contains.
+Its pods share the tasks, no pod is replaced needlessly, and each record is copied once. The test prints the longest
+pause of each partition, which docs/several-pods.md contains.
 """
 
 import json
@@ -129,7 +129,7 @@ def _is_ready(pod: Object) -> bool:
 
 
 def _tasks(stage: Stage, pod: Object) -> list[dict[str, Any]]:
-    """Returns the tasks of the connector as *pod* reports them; none while it does not respond."""
+    """Returns the tasks of the connector as reported by *pod*, or none while the pod does not respond."""
     name = pod["metadata"]["name"]
     path = f"/api/v1/namespaces/{FLOWS}/pods/{name}:{PORT}/proxy/connectors/{CONNECTOR}/status"
     try:
@@ -139,7 +139,7 @@ def _tasks(stage: Stage, pod: Object) -> list[dict[str, Any]]:
 
 
 def _pods_by_partition(stage: Stage) -> dict[int, str]:
-    """Returns for each partition the pod that reports it."""
+    """Returns the pod that reports each partition."""
     pods: dict[int, str] = {}
     for pod in all_pods(stage, FLOW):
         name = pod["metadata"]["name"]

@@ -1,4 +1,7 @@
-"""Passwords and certificates from Secrets are rotated without a restart; a missing or wrong Secret is reported by name."""
+"""Passwords and certificates from Secrets are rotated without a restart.
+
+A missing or wrong Secret is reported by name.
+"""
 
 from collections.abc import Callable
 
@@ -16,7 +19,7 @@ SECOND = User(password="another-secret")
 
 
 def test_a_password_is_rotated_without_a_new_pod(stage: Stage, ready_flow: Callable[..., str]):
-    """The broker restarts and accepts only the second password; the pods authenticate with it."""
+    """The broker restarts and accepts only the second password. The pods authenticate with it."""
     flow = ready_flow("rotate", "orders.rotate")
     load(stage.east, "orders.rotate", 500)
     wait_for_records(stage, f"{flow}.orders.rotate", 500)

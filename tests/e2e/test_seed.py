@@ -1,4 +1,7 @@
-"""A seed in the cluster: Spark's executors fill the target, then the connector continues, and each record is copied once."""
+"""A seed in the cluster.
+
+Spark's executors fill the target, then the connector continues, and each record is copied once.
+"""
 
 from collections.abc import Callable
 
@@ -18,7 +21,7 @@ PARTITIONS, RECORDS, LATER = 4, 20_000, 1_000
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("seed_image")
 def test_the_connector_continues_after_a_seed(stage: Stage, make_flow: Callable[..., str]):
-    """`kubectl wait` for Seeded returns; the connector copies later records; both sides are equal."""
+    """`kubectl wait` for Seeded returns, the connector copies later records, and both sides are equal."""
     stage.east.create_topic(TOPIC, partitions=PARTITIONS)
     load(stage.east, TOPIC, RECORDS)
     make_flow(

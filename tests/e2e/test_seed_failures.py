@@ -1,4 +1,4 @@
-"""A seed copies each record once although its pods are killed, frozen or duplicated, or its Job is deleted."""
+"""A seed copies each record once even if its pods are killed, frozen or duplicated, or its Job is deleted."""
 
 import time
 from collections.abc import Callable
@@ -12,15 +12,16 @@ from tests.harness.kafka.tools import FOREVER, digest, load
 from tests.harness.kubernetes.seeds import POLL_S, SEED_WAIT_S, SeedPods, frozen_java, job
 from tests.harness.kubernetes.stage import Stage
 
-# Two executors get one task each, of unequal length, so that one ends first; fresh and old records are both copied.
+# Two executors get one task each, of unequal length, so that one ends first. Both recent and old records are copied.
 FRESH_PARTITIONS, OLD_PARTITIONS = 3, 2
 PARTITIONS = FRESH_PARTITIONS + OLD_PARTITIONS
-RECORDS, SIZE_BYTES = 60_000, 1_000  # of each topic
-TEN_DAYS_MS = 10 * 86_400_000  # brokers forget the producer id of a record before that
-RATE = 4_000_000  # bytes a second of all tasks together: half a minute of work, so that the failure happens during it
+RECORDS, SIZE_BYTES = 60_000, 1_000  # number of records of each topic
+TEN_DAYS_MS = 10 * 86_400_000  # brokers expire the producer id of a record before this age
+RATE = 4_000_000  # bytes per second of all tasks, for half a minute of work, in which the failure happens
 BEGUN_RECORDS = 5_000
 EXECUTORS = {"resources": {"requests": {"cpu": "100m"}}}
-# Spark gives an executor up after this time; MirrorFlow's default is a minute. Settings derived from it keep their defaults.
+# Spark gives an executor up after this time. MirrorFlow's default is a minute. Settings derived from it keep their
+# defaults.
 SHORT_TIMEOUTS = {
     "spark.network.timeout": "10s",
     "spark.network.timeoutInterval": "1s",
@@ -32,7 +33,10 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def _topics(stage: Stage, name: str) -> dict[str, str]:
-    """Creates a topic with fresh records and one with old records; returns the isolation level for the comparison of each."""
+    """Creates a topic with recent records and one with old records.
+
+    Returns the isolation level for the comparison of each.
+    """
     fresh, old = f"ledger-{name}-fresh", f"ledger-{name}-old"
     for topic, partitions, age_ms in ((fresh, FRESH_PARTITIONS, 0), (old, OLD_PARTITIONS, TEN_DAYS_MS)):
         stage.east.create_topic(topic, partitions=partitions, config=FOREVER)
@@ -46,7 +50,8 @@ def _topics(stage: Stage, name: str) -> dict[str, str]:
             headers=1,
             timestamp_ms=timestamp_ms,
         )
-    # Old records are in transactions: read_uncommitted consumers also see a transaction that was aborted after a failure.
+    # Old records are in transactions. read_uncommitted consumers would also receive a transaction that was aborted
+    # after a failure.
     return {fresh: "read_uncommitted", old: "read_committed"}
 
 
@@ -70,10 +75,12 @@ def _visible_records(stage: Stage, topic: str, isolation: str) -> int:
     return sum(count for count, _ in digest(stage.west, topic, isolation=isolation).values())
 
 
-def test_a_seed_survives_the_loss_of_its_job_driver_and_executor_and_reports_it(
+def test_a_seed_survives_the_loss_of_its_job_driver_and_executor_and_reports_the_losses(
     stage: Stage, seed_image: str, make_flow: Callable[..., str]
 ):
-    """Deletes the Job, kills the driver of the next Job with -9, and then kills the busy executors of the third driver."""
+    """The Job is deleted, the driver of the next Job is killed with -9, and then the busy executors of the third driver
+    are killed.
+    """
     assert seed_image
     topics = _topics(stage, "killed")
     spec = {"runId": "1", "bytesPerSecond": str(RATE), "executors": {"max": 2, **EXECUTORS}}
@@ -114,7 +121,10 @@ def test_a_seed_survives_the_loss_of_its_job_driver_and_executor_and_reports_it(
 
 
 def test_two_jobs_and_a_frozen_executor_write_each_record_once(stage: Stage, seed_image: str):
-    """A JVM is frozen until Spark gives it up, while its Python process continues; other tasks copy the same partitions."""
+    """A JVM is frozen until Spark gives it up, while its Python process continues.
+
+    Other tasks copy the same partitions.
+    """
     topics, flow = _topics(stage, "frozen"), "frozen"
 
     def seed(run_id: str, executors: int, **settings: str) -> AbstractContextManager[SeedPods]:

@@ -1,6 +1,6 @@
-"""On two nodes, the pods of a connector spread; each record is copied once when a node is drained or loses power.
+"""Two nodes share the pods of a connector. Each record is copied once when a node is drained or loses power.
 
-The test prints the status while the node is lost; docs/operator.md describes it.
+The test prints the status while the node is lost. docs/operator.md describes it.
 """
 
 import json
@@ -22,13 +22,13 @@ from tests.harness.kubernetes.skipping import skip_without
 from tests.harness.kubernetes.stage import FLOWS, PORT, WAIT_S, Object, Stage, require_nodes
 from tests.unit.kafka.certificates import authority, signed
 
-NAME, NETWORK = "two-nodes", 246  # different from the node of the other tests
+NAME, NETWORK = "two-nodes", 246  # differs from the node of the other tests
 WORKER = f"{NAME}-2"
 CONNECTOR = "MirrorSourceConnector"
 TASKS = 4
 RATE = 200
-TOLERATION_S = 40  # from the loss of the node, long enough for the status to settle
-# The node controller reports a node lost after 50 s of silence; then the toleration begins.
+TOLERATION_S = 40  # the time from the loss of the node, long enough for the status to settle
+# The node controller reports a node as lost after 50 s of silence. Then the toleration begins.
 LOST_WAIT_S = 300.0
 
 
@@ -43,7 +43,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 def _make_shared_flow(stage: Stage, make_flow: Callable[..., str], name: str, topic: str) -> str:
-    """Creates a flow whose source connector has two pods that connect by TLS and accept changes over REST."""
+    """Creates a flow whose source connector has two pods, which connect with TLS and accept changes over REST."""
     stage.east.create_topic(topic, partitions=TASKS)
     pods = signed(f"{name}-pods", names=(f"{name}-source.{FLOWS}.svc",))
     stage.apply(secret(f"{name}-rest", tls_crt=pods.pem, tls_key=pods.key_pem(), ca_crt=authority().pem))
@@ -81,7 +81,7 @@ def _wait_until_shared(stage: Stage, flow: str, count: int) -> None:
 
 
 def _tasks(stage: Stage, pod: Object) -> list[dict[str, Any]]:
-    """Returns the tasks of the connector as *pod* reports them; none while it does not respond."""
+    """Returns the tasks of the connector as reported by *pod*, or none while the pod does not respond."""
     try:
         return list(json.loads(_rest(stage, pod, "GET", f"connectors/{CONNECTOR}/status"))["tasks"])
     except KubectlError:
@@ -89,7 +89,10 @@ def _tasks(stage: Stage, pod: Object) -> list[dict[str, Any]]:
 
 
 def _rest(stage: Stage, pod: Object, method: str, path: str) -> str:
-    """Calls *pod* from inside the pod, because the NetworkPolicy refuses the API server's proxy; returns the response."""
+    """Calls *pod* from inside the pod, because the NetworkPolicy refuses the API server's proxy.
+
+    Returns the response.
+    """
     request = f"urllib.request.Request('http://127.0.0.1:{PORT}/{path}', method='{method}')"
     program = f"import urllib.request; print(urllib.request.urlopen({request}).read().decode())"
     return stage.kubectl("exec", pod["metadata"]["name"], "--", "python3", "-c", program)
@@ -113,7 +116,10 @@ def _finish(stage: Stage, producer: SteadyProducer, flow: str, topic: str) -> No
 def test_pods_of_a_connector_spread_over_nodes_and_forward_requests(
     stage: Stage, make_flow: Callable[..., str]
 ):
-    """The default topology spread applies. A pod forwards a restart of a task over mutual TLS to the pod that has it."""
+    """The default topology spread applies.
+
+    A pod forwards the restart of a task over mutual TLS to the pod that runs it.
+    """
     topic = "orders.spread"
     flow = _make_shared_flow(stage, make_flow, "spread", topic)
     with _producer(stage, topic) as producer:
@@ -135,7 +141,7 @@ def test_pods_of_a_connector_spread_over_nodes_and_forward_requests(
 
 
 def test_draining_a_node_loses_no_record(stage: Stage, make_flow: Callable[..., str]):
-    """`kubectl drain` moves the pods to the other node one by one; Kubernetes uses an uncordoned node again."""
+    """`kubectl drain` moves the pods to the other node one by one. Kubernetes uses an uncordoned node again."""
     topic = "orders.drained"
     flow = _make_shared_flow(stage, make_flow, "drained", topic)
     with _producer(stage, topic) as producer:
@@ -166,8 +172,8 @@ def test_draining_a_node_loses_no_record(stage: Stage, make_flow: Callable[..., 
 def test_losing_a_node_loses_no_record(stage: Stage, make_flow: Callable[..., str]):
     """The node with the operator's leader loses power.
 
-    The pod on the other node takes over the tasks before Kubernetes notices. A connector of one pod gets a new pod after its
-    toleration; until that pod copies, the flow is not Ready. The other operator acquires the Lease.
+    The pod on the other node takes over the tasks before Kubernetes detects the loss. A connector of one pod gets a new
+    pod after its toleration. Until that pod copies, the flow is not Ready. The other operator acquires the Lease.
     """
     cluster = stage.cluster
     assert isinstance(cluster, Cluster)
@@ -236,7 +242,7 @@ def test_losing_a_node_loses_no_record(stage: Stage, make_flow: Callable[..., st
 
 
 class Timeline:
-    """Prints line by line what happened after the crash, and each change of the flows' conditions."""
+    """Prints the events after the crash line by line, and each change of the flows' conditions."""
 
     def __init__(self, stage: Stage, flows: tuple[str, ...]) -> None:
         self._stage, self._flows = stage, flows
@@ -271,7 +277,7 @@ class Timeline:
 
 
 def _make_flow_on_worker(stage: Stage, make_flow: Callable[..., str], name: str, topic: str) -> str:
-    """Creates a flow whose pods prefer the worker node, and tolerate its loss for a few seconds only."""
+    """Creates a flow whose pods prefer the worker node, and tolerate its loss only for a few seconds."""
     stage.east.create_topic(topic)
     toleration = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_S}
     keys = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -311,7 +317,7 @@ def _move_leadership_to_worker(stage: Stage) -> None:
 
 
 def _leader(stage: Stage) -> str:
-    """Returns the pod that holds or last held the Lease; empty after a release."""
+    """Returns the pod that holds or last held the Lease, or an empty text after a release."""
     leases = stage.release.kubectl.get("leases")["items"]
     holders = [lease["spec"].get("holderIdentity") or "" for lease in leases]
     return next((pod for pod, _, _ in (holder.rpartition("_") for holder in holders) if pod), "")
@@ -338,5 +344,5 @@ def _is_ready(stage: Stage, flow: str) -> bool:
 
 
 def _pods_of(stage: Stage, flow: str) -> set[str]:
-    """Returns the names of all pods of the flow, also those that are being deleted."""
+    """Returns the names of all pods of the flow, including those that are being deleted."""
     return pod_names(stage.kubectl.get("pods", f"--selector=mirrorflow.io/flow={flow}")["items"])
