@@ -1,6 +1,6 @@
-"""`python -m tests.chaos --seconds 600 --seed 7` exits with 1 and keeps logs when source and target differ.
+"""`python -m tests.chaos --seconds 600 --seed 7` exits with 1 and keeps logs if source and target differ.
 
-After several trials it prints a line for each (seed, dimensions, result) and their number.
+After several trials it prints a line for each (seed, dimensions, result), and their number.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from tests.chaos.dimensions import CHOICES, Dimensions, draw
 from tests.chaos.trial import Result, Trial
 
 EQUAL = "equal"
-PROBLEM_MAX = 160  # characters of the first problem in a line; the folder of the trial has the rest
+PROBLEM_MAX = 160  # characters of the first problem in a line; the folder of the trial has the complete text
 EVIDENCE = Path(__file__).parents[2] / ".cache" / "chaos"
 
 

@@ -22,7 +22,7 @@ from tests.harness.replicator import Replicator
 
 CHECK_S = 0.5  # the pause between two checks whether all replicas are in sync
 METADATA_S = 3.0
-STOP_WAIT_S = 60.0  # a copier ends this soon after SIGTERM: the grace period of a pod is as long
+STOP_WAIT_S = 60.0  # a copier ends within this time after SIGTERM, like a pod within its grace period
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 # zstd, the last of `CODECS`, compresses these records to a hundred bytes. If batches were merged by their compressed
 # size, they would exceed what a client accepts. A backlog of 10,000 records has 30 of them.
@@ -31,12 +31,12 @@ PADDED_SHARE = 0.003
 QUEUED_RECORDS_MAX = 20_000
 FLUSH_S = 120.0
 DAY_MS = 86_400_000
-# Every record is delivered, however long its leader is unavailable.
+# Every record is delivered, regardless of how long its leader is unavailable.
 DELIVERED: dict[str, str | int | bool] = {"enable.idempotence": True, "message.timeout.ms": 0}
-# A leader that has lost its tail refuses an idempotent producer permanently, and would append the retries of another
+# A leader that has lost its tail refuses an idempotent producer permanently. It would append retries of another
 # producer twice.
 SENT_ONCE: dict[str, str | int | bool] = {"acks": "all", "retries": 0, "message.timeout.ms": 10_000}
-TRANSACTION_WAIT_S = 30.0  # for an election of the coordinator and the replicas of its log
+TRANSACTION_WAIT_S = 30.0  # for an election of the coordinator, and for the replicas of its log
 
 
 @dataclass(kw_only=True, slots=True)
@@ -45,7 +45,7 @@ class Side:
 
     cluster: KafkaCluster
     topics: Sequence[str]
-    unavailable_id: int = 0  # the id of the broker that is unavailable; 0: none
+    unavailable_id: int = 0  # id of the unavailable broker, or 0 if there is none
     is_frozen: bool = False
     return_s: float = 0.0
     is_returning: bool = False
@@ -128,7 +128,7 @@ class Copier:
     return_s: float = 0.0
     has_ended: bool = False  # ended by the trial, which starts it again
     is_stopping: bool = False  # has received SIGTERM
-    is_outdated: bool = False  # runs with other settings than it should
+    is_outdated: bool = False  # runs with different settings than it should
 
     def start(self) -> None:
         self.replicator.start()
@@ -177,7 +177,7 @@ class Copier:
         return bool(self.frozen_pids)
 
     def tick(self) -> None:
-        """Thaws or starts the process when due. Raises `HarnessError` if it ended by itself or does not stop."""
+        """Resumes or starts the process when due. Raises `HarnessError` if it ended by itself or does not stop."""
         now = time.monotonic()
         if self.is_stopping:
             if not self.replicator.running:
@@ -229,7 +229,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 class Writers:
     """librdkafka producers, one for each codec, which write at changing rates in a thread.
 
-    No record is written twice. Unless *is_once*, some records are lost.
+    No record is written twice. Unless *is_once* is true, some records are lost.
     """
 
     def __init__(
@@ -317,7 +317,7 @@ class Writers:
     def _run(self) -> None:
         rng = self._rng
         while not self._stopped.is_set():
-            burst = rng.choice((0, 0.5, 1, 1, 2))  # times the configured rate
+            burst = rng.choice((0, 0.5, 1, 1, 2))  # multiple of the configured rate
             until_s = time.monotonic() + rng.uniform(0.2, 2.0)
             self._age_days = rng.choice(self._ages_days)
             while time.monotonic() < until_s and not self._stopped.wait(0.05):
@@ -331,7 +331,7 @@ class Writers:
 
 
 class Transactions:
-    """A transactional producer in a thread. With *has_aborts* it aborts half of its transactions."""
+    """A transactional producer in a thread. With *has_aborts*, it aborts half of its transactions."""
 
     def __init__(self, bootstrap: str, topics: Sequence[str], *, seed: int, has_aborts: bool) -> None:
         self._has_aborts = has_aborts
@@ -362,7 +362,7 @@ class Transactions:
                 while not self._stopped.wait(self._rng.uniform(0, 0.3)):
                     self._transaction(producer)
             except KafkaException:
-                # A new producer with the same id aborts the transaction that this one leaves open.
+                # A new producer with the same id aborts the transaction that the previous one leaves open.
                 continue
         Producer({"bootstrap.servers": self._bootstrap, "transactional.id": "chaos"}).init_transactions(
             TRANSACTION_WAIT_S

@@ -1,6 +1,6 @@
 """Administrators delete or alter the flow's topics, limit rates and deny permissions while the flow copies.
 
-Limits and denials are removed after a while, at the latest by `restore`.
+Limits and denials are removed after a while, and at the latest by `restore`.
 """
 
 import time
@@ -15,12 +15,12 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import HarnessError
 from tests.integration.kafka.quotas import remove_quota, set_quota
 
-# The offsets topic is not deleted: all records might then be copied again.
+# The offsets topic is not deleted, because all records might then be copied again.
 DELETED = ("mm2-claims.", "mm2-offset-map.", "mm2-offset-syncs.")
 EXTENDED = "mm2-offsets."
 PARTITIONS_MAX = 8
 NOT_COMPACTED = {"cleanup.policy": "delete"}
-# Below the rate of the producers, so that the lag grows, and enough for some commits.
+# Below the rate of the producers, so that the lag grows, but enough for some commits.
 BYTES_PER_S = 200_000.0
 COPY_CONFIGS: tuple[Mapping[str, str], ...] = (
     {"message.timestamp.type": "LogAppendTime"},
@@ -35,13 +35,13 @@ Change = Callable[[], object]
 
 @dataclass(kw_only=True, slots=True)
 class Administration:
-    """The administrators of two clusters. *user* is the flow's user on *west*, *copies* are its target topics."""
+    """The administrators of two clusters. *user* is the flow's user on *west*, and *copies* are its target topics."""
 
     east: KafkaCluster
     west: KafkaCluster
     copies: tuple[str, ...]
     user: str
-    _pending: list[tuple[float, Change]] = field(default_factory=list)  # when what removes a change is due
+    _pending: list[tuple[float, Change]] = field(default_factory=list)  # when the removal of a change is due
 
     def alter_internal(self, choice: int) -> str:
         """Deletes, extends or alters an internal topic. Returns a description, or "" if nothing was done."""
@@ -109,12 +109,12 @@ class Administration:
 
     def _apply_for_a_while(self, apply: Change, remove: Change, duration_s: float) -> bool:
         is_done = self._succeeds(apply)
-        # Also if it has failed: it is not known whether a request without a response was carried out.
+        # The change counts even if its request failed, because a request without a response may have been executed.
         self._pending.append((time.monotonic() + duration_s, remove))
         return is_done
 
     def _succeeds(self, act: Change) -> bool:
-        """Returns whether the cluster has made the change, which it may refuse during an election, or not respond to."""
+        """Returns whether the cluster has made the change. It may refuse it during an election, or not respond."""
         try:
             act()
         except (KafkaException, ClusterError, HarnessError, TimeoutError):

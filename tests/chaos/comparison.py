@@ -30,15 +30,18 @@ class Comparison:
     west: KafkaCluster
     replicators: Sequence[Replicator]
     _stopped: set[tuple[str, int]] = field(default_factory=set)
-    # The offsets and leader epochs at which each source partition has ever had a record.
+    # the offsets and leader epochs at which each source partition ever had a record
     _positions: dict[tuple[str, int], Positions] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(set))
     )
 
     def is_copied(self, topic: str) -> bool:
-        """Returns whether no record is missing. It counts records, because markers take offsets only on the source."""
+        """Returns whether no record is missing.
+
+        It counts records, because markers take offsets only on the source.
+        """
         if not self._expects_equal:
-            # A full comparison takes many seconds, so it waits until no copier reports a lag.
+            # A full comparison takes many seconds. It therefore waits until no copier reports a lag.
             return not self._lags(topic) and not self.difference(topic)
         expected, copied = (
             {partition: count for partition, (count, _) in self._digest(side, topic).items()}
@@ -61,7 +64,7 @@ class Comparison:
         return sum(count for count, _ in self._digest(side, topic).values())
 
     def note_log(self, topic: str, broker: Broker) -> None:
-        """Notes the records of *topic* in the log of a source broker that may lose them."""
+        """Stores the records of *topic* in the log of a source broker that may lose them."""
         has_times = self.dimensions.has_times
         for partition in self.east.admin.list_topics(topic, timeout=METADATA_WAIT_S).topics[topic].partitions:
             positions = self._positions[topic, partition]
@@ -132,7 +135,7 @@ class Comparison:
         return Expected(least=least, most=source, repeats=dimensions.has_repeats)
 
     def _note_stopped(self, topic: str) -> None:
-        """Notes the partitions stopped after a loss on the source, as long as a replicator runs."""
+        """Stores the partitions that stopped after a loss on the source, while a replicator runs."""
         running = [replicator for replicator in self.replicators if replicator.running]
         if not running or self.dimensions.truncation != "fail":
             return
@@ -161,7 +164,7 @@ class Comparison:
         return digest(self._cluster(side), self._name(side, topic), isolation=self._isolation(side))
 
     def _isolation(self, side: str) -> str:
-        """Returns the isolation level with which each record is read once: see docs/exactly-once.md."""
+        """Returns the isolation level with which each record is read once (see docs/exactly-once.md)."""
         if side == "target":
             return "read_committed" if self.dimensions.has_transactions else "read_uncommitted"
         return "read_uncommitted" if self.dimensions.settings == "rolling" else self.dimensions.isolation
@@ -174,5 +177,5 @@ class Comparison:
 
 
 def _hashed(part: bytes | None) -> bytes | None:
-    """Hashes like `records` with payload "sha256"."""
+    """Hashes a record like `records` with payload "sha256"."""
     return None if part is None else sha256(part).digest()

@@ -1,4 +1,4 @@
-"""The dimensions of a trial's flow: drawn from its seed, or requested by the caller."""
+"""The dimensions of a trial's flow. They are drawn from its seed, or requested by the caller."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -6,13 +6,13 @@ from dataclasses import dataclass, fields
 
 from tests.harness.kafka.installation import OLD_VERSION, VERSION
 
-# The age of records in days. None: timestamp 1, the oldest possible, because librdkafka replaces timestamp 0 by the
-# current time.
+# The age of records in days. None stands for timestamp 1, the oldest possible, because librdkafka replaces timestamp 0
+# with the current time.
 AGES_DAYS: Mapping[str, Sequence[int | None]] = {
     "fresh": (0,),
     "old": (40, None),
-    "mixed": (0, 0, 40),  # changes with each record
-    "changing": (0, 40, 40, None),  # changes with each burst
+    "mixed": (0, 0, 40),  # the codec changes with each record
+    "changing": (0, 40, 40, None),  # the codec changes with each burst
 }
 CHOICES: Mapping[str, Sequence[str]] = {
     "age": tuple(AGES_DAYS),
@@ -25,22 +25,22 @@ CHOICES: Mapping[str, Sequence[str]] = {
     "times": ("CreateTime", "CreateTime", "LogAppendTime"),  # message.timestamp.type of the target's topics
     "brokers": (VERSION, VERSION, OLD_VERSION),
     "cleanup": ("delete", "delete", "compact"),  # cleanup.policy of the topics on both sides
-    # Whether the flow may use transactional ids. Without them it copies at least once.
+    # Whether the flow may use transactional ids. Without them, it copies at least once.
     "transactions": ("allowed", "allowed", "denied"),
-    # Whether all copiers are sometimes restarted with a different number of tasks and isolation level.
+    # Whether all copiers are sometimes restarted with a different number of tasks and a different isolation level.
     "settings": ("fixed", "rolling"),
     # Whether the source loses records in unclean elections, and the flow's policy for such a loss.
     "truncation": ("never", "never", "alert", "fail", "restart"),
-    # The flow's internal topics. With a single replica they have no leader while that broker is unavailable. Altered
-    # ones are deleted, extended and given a different cleanup.policy while the flow copies.
+    # The flow's internal topics. With a single replica, they have no leader while that broker is unavailable. Altered
+    # topics are deleted, extended and given a different cleanup.policy while the flow copies.
     "internals": ("replicated", "single", "altered"),
     # Whether the wall clocks of copiers step forward and back by up to an hour.
     "clocks": ("true", "stepping"),
-    # Whether the target topics' settings change that decide how records are written.
+    # Whether settings of the target topics that decide how records are written change.
     "copies": ("fixed", "changing"),
     # Whether a cluster sometimes limits the rates of its clients.
     "quotas": ("none", "passing"),
-    # Whether the flow is sometimes denied to write one of the target topics.
+    # Whether the flow sometimes lacks the permission to write one of the target topics.
     "rights": ("fixed", "changing"),
     # Whether some records have 200 KiB that compress to a hundred bytes.
     "padding": ("none", "large"),
@@ -75,43 +75,45 @@ class Dimensions:
 
     @property
     def has_times(self) -> bool:
-        """Whether copied records keep the timestamps of the source."""
+        """Returns whether copied records keep the timestamps of the source."""
         return (self.times, self.copies) == ("CreateTime", "fixed")
 
     @property
     def has_authorizer(self) -> bool:
-        """Whether the target has an authorizer and authenticates clients."""
+        """Returns whether the target has an authorizer and authenticates clients."""
         return self.transactions == "denied" or self.rights == "changing"
 
     @property
     def has_forgotten_records(self) -> bool:
-        """Whether leaders on the target expire the producers of some records at once."""
+        """Returns whether leaders on the target expire the producers of some records at once."""
         return self.age != "fresh" or self.expiry == "minute"
 
     @property
     def has_transactions(self) -> bool:
-        """Whether the flow writes some records inside transactions, which only read_committed reads once each."""
+        """Returns whether the flow writes some records inside transactions, which only read_committed readers read
+        once.
+        """
         has_gaps = self.has_source_transactions or self.cleanup == "compact"
         return not self.has_repeats and (self.has_forgotten_records or has_gaps)
 
     @property
     def has_repeats(self) -> bool:
-        """Whether records may be copied again after a kill."""
+        """Returns whether records may be copied again after a kill."""
         return self.transactions == "denied"
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the source loses records."""
+        """Returns whether the source loses records."""
         return self.truncation != "never"
 
     @property
     def has_source_transactions(self) -> bool:
-        """Whether producers write transactions to the source. A truncation could remove a marker."""
+        """Returns whether producers write transactions to the source. A truncation could remove a marker."""
         return not self.is_truncated
 
     @property
     def has_aborts(self) -> bool:
-        """Whether transactions on the source are aborted.
+        """Returns whether transactions on the source are aborted.
 
         Compaction also removes aborted records that a read_uncommitted flow may have copied before.
         """
@@ -122,7 +124,7 @@ class Dimensions:
 
     @property
     def arguments(self) -> str:
-        """The command-line arguments that request these dimensions."""
+        """Returns the command-line arguments that request these dimensions."""
         return " ".join(
             f"--set {dimension.name}={getattr(self, dimension.name)}" for dimension in fields(self)
         )
@@ -148,7 +150,7 @@ def draw(seed: int, requested: Mapping[str, str]) -> Dimensions:
 
 
 def _guaranteed(drawn: Mapping[str, str]) -> dict[str, str]:
-    """Returns *drawn* with the changes that make it a combination with a guarantee of docs/exactly-once.md."""
+    """Returns *drawn*, changed to a combination with a guarantee in docs/exactly-once.md."""
     changed = dict(drawn)
     dimensions = Dimensions(**drawn)
     if dimensions.has_repeats:

@@ -26,11 +26,12 @@ Mark = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """The copy holds *least* in order, and only records of *most* in order (None: any record, but each once).
+    """The copy has the records of *least* in order, and only records of *most* in order.
 
-    *rewrites*: how often the source has had a record in addition to the first time. *restarts*: a record may occur once in
-    each piece that begins with the first of *least*. *repeats*: only first occurrences count, except for records of
-    *rewrites*, and only *least* has an order.
+    If *most* is None, the copy may have any record, but each only once. *rewrites* counts how often the source had a
+    record in addition to the first time. With *restarts*, a record may occur once in each piece that begins with the
+    first of *least*. With *repeats*, only first occurrences count, except for records of *rewrites*, and only *least*
+    has an order.
     """
 
     least: Sequence[Mark]
@@ -41,22 +42,25 @@ class Expected:
 
 
 def marks(records: Sequence[Record], *, has_times: bool) -> list[Mark]:
-    """Returns what identifies each record on both sides. Without *has_times* the target replaces timestamps."""
+    """Returns what identifies each record on both sides.
+
+    Without *has_times*, the target replaces timestamps.
+    """
     return [
         (record.timestamp if has_times else 0, record.key, record.value, record.headers) for record in records
     ]
 
 
 def latest(marks: Sequence[Mark]) -> list[Mark]:
-    """Returns what compaction keeps: the last record of each key, in order."""
+    """Returns what compaction keeps, which is the last record of each key, in order."""
     last_index = {key: index for index, (_, key, _, _) in enumerate(marks)}
     return [mark for index, mark in enumerate(marks) if last_index[mark[1]] == index]
 
 
 def difference(expected: Expected, copy: Sequence[Mark]) -> str:
-    """Describes the first record that is missing, repeated or out of order; returns "" if there is none."""
+    """Describes the first record that is missing, repeated or out of order. Returns "" if there is none."""
     if expected.repeats and expected.restarts and expected.least:
-        # Producers send lost records again, so earlier pieces may have a different order.
+        # Producers send lost records again, so that earlier pieces may have a different order.
         copy = _pieces(copy, expected.least[0])[-1]
     if expected.repeats:
         copy = _first_occurrences(copy, expected.rewrites)
@@ -73,7 +77,7 @@ def difference(expected: Expected, copy: Sequence[Mark]) -> str:
 
 
 def repetition(copy: Sequence[Mark], rewrites: Mapping[Mark, int]) -> str:
-    """Describes records that the copy has more often than the source has had them; returns "" if there are none."""
+    """Describes records that the copy has more often than the source had them. Returns "" if there are none."""
     excess = {mark: count - 1 - rewrites.get(mark, 0) for mark, count in Counter(copy).items() if count > 1}
     repeated = [mark for mark, count in excess.items() if count > 0]
     total = sum(excess[mark] for mark in repeated)
@@ -81,7 +85,7 @@ def repetition(copy: Sequence[Mark], rewrites: Mapping[Mark, int]) -> str:
 
 
 def _foreign(copy: Sequence[Mark], most: Sequence[Mark]) -> str:
-    """Describes the first record of *copy* that is not in *most*; returns "" if there is none."""
+    """Describes the first record of *copy* that is not in *most*. Returns "" if there is none."""
     known = set(most)
     foreign = [mark for mark in copy if mark not in known]
     return f"{len(foreign)} records are not expected, of them {_name(foreign[0])}" if foreign else ""

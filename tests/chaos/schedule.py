@@ -1,4 +1,4 @@
-"""The steps of a trial: the same seed gives the same steps, independent of their effects."""
+"""The steps of a trial. The same seed gives the same steps, independent of their effects."""
 
 import random
 from collections.abc import Collection, Iterator
@@ -47,7 +47,7 @@ WEIGHTS = {
     Kind.DENY_COPY: 2,
     Kind.LATE_REQUESTS: 4,
 }
-# Steps that only some trials have. Such a trial begins with them, so that a short one has them, too.
+# Steps that only some trials have. Such a trial begins with them, so that a short trial has them, too.
 SPECIAL = (
     Kind.LATE_REQUESTS,
     Kind.DENY_COPY,
@@ -60,15 +60,17 @@ SPECIAL = (
 )
 FIRST_S = 5.0
 NEXT_SPECIAL_S = 2.0
-# The pause between steps: shorter than a takeover, an election or a restart, so that these overlap.
+# The pause between steps. It is shorter than a takeover, an election or a restart, so that these overlap.
 PAUSE_S = (0.2, 3.5)
-# Sometimes longer than a session timeout (3 s) or the threshold of a noticed pause (1 s), and sometimes shorter.
+# Sometimes longer than a session timeout (3 s) or the threshold of a detected pause (1 s), and sometimes shorter.
 AWAY_S = (0.2, 8.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Applies *kind* for *away_s* to a process that *choice* selects, or to a partition's leader if *leads*."""
+    """Applies *kind* for *away_s* to a process that *choice* selects, or to the leader of a partition if *leads* is
+    true.
+    """
 
     after_s: float
     kind: Kind

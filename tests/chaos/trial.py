@@ -1,4 +1,4 @@
-"""One trial: faults at random, then recovery, then a comparison of source and target record by record."""
+"""A trial with random faults, then recovery, and then a comparison of source and target record by record."""
 
 import contextlib
 import json
@@ -29,10 +29,10 @@ from tests.harness.replicator import Replicator
 
 TOPICS = {"chaos.orders": 4, "chaos.events": 3}
 BROKERS = {"min.insync.replicas": "2", "transaction.state.log.min.isr": "2"}
-# A broker checks for expired producers every half second instead of every ten minutes. A minute is much longer than
-# any process is unavailable, so producers of current records do not expire.
+# A broker checks for expired producers every half second instead of every ten minutes. A minute is much longer than any
+# process is unavailable, so that producers of current records do not expire.
 EXPIRING = {"producer.id.expiration.ms": "60000", "producer.id.expiration.check.interval.ms": "500"}
-# The fastest compaction of a broker: segments close every three seconds and are checked twice a second.
+# The fastest compaction of a broker: segments close every three seconds, and are checked twice a second.
 COMPACTED = {
     "cleanup.policy": "compact",
     "segment.bytes": str(1 << 20),
@@ -40,18 +40,19 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.01",
 }
 MIRROR = User(name="mirror", password="secret")
-# The operations that a flow needs on the target, without those on transactional ids.
+# the operations that a flow needs on the target, except those on transactional ids
 OPERATIONS = ("READ", "WRITE", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
 TRANSACTIONAL_IDS = "mirrorflow:"
-# Clock offsets: as NTP corrects them, a daylight-saving mistake, and the right time.
+# Clock offsets: corrections by NTP, a daylight-saving mistake, and the correct time.
 STEPS_S = (20, -20, 3600, -3600, 0)
-LIMIT_FACTOR = 3  # limits and denials outlast a process's unavailability, so it restarts under them
-LATE_MARGIN_S = 1.0  # after this time all late requests have arrived
+LIMIT_FACTOR = 3  # limits and denials outlast an unavailable process, which then restarts under them
+LATE_MARGIN_S = 1.0  # after this time, all late requests have arrived
 TICK_S = 0.05
 COUNT_S = 3.0  # the pause between two counts, each of which reads all records
-# Several elections, session timeouts and takeovers on a busy machine take less; a longer wait means a stuck copier.
+# Several elections, session timeouts and takeovers on a busy machine take less time. A longer wait means that a copier
+# is stuck.
 SETTLE_S = 240.0
-LAST_RECORDS = 500  # written at the end: they reveal a copier that continues at a wrong offset
+LAST_RECORDS = 500  # records written at the end, which reveal a copier that continues at a wrong offset
 
 
 @dataclass(kw_only=True, slots=True)
@@ -76,7 +77,7 @@ class Result:
 
 
 class Trial:
-    """One trial. After a failure, *folder* has `events.log` and the logs of copiers and brokers."""
+    """A trial. After a failure, *folder* has `events.log` and the logs of copiers and brokers."""
 
     def __init__(
         self,
@@ -202,7 +203,7 @@ class Trial:
         self._note(f"{transactions.committed} transactions committed, {transactions.aborted} aborted")
         self._note("all processes have recovered")
         self._wait_until_copied()
-        # A restart and more records reveal an offset or sequence that is off by one.
+        # A restart and more records reveal an offset or sequence number that is wrong by one.
         for copier in self._copiers:
             copier.replicator.kill()
             copier.start()
@@ -294,7 +295,7 @@ class Trial:
         return any(side.unavailable_id for side in self._sides.values())
 
     def _note_logs(self, broker: int) -> None:
-        """Notes the records in the logs of an unavailable source broker, which may lose them."""
+        """Stores the records in the logs of an unavailable source broker, which may lose them."""
         for topic in TOPICS:
             self._comparison.note_log(topic, self._sides["source"].cluster.broker(broker))
 
@@ -336,7 +337,7 @@ class Trial:
                     and broker_id in {LEADER, FOLLOWER}
                     and self._dimensions.is_truncated
                 ):
-                    # On a slow machine the other replica is out of sync, and is elected nevertheless.
+                    # On a slow machine, the other replica is out of sync, and is still elected.
                     self._note_logs(broker_id)
         if done:
             self.result.done[kind] += 1
@@ -371,7 +372,7 @@ class Trial:
         return True
 
     def _administer(self, step: Step) -> bool:
-        """Changes the clusters while all brokers are available, because a request to a frozen one would block."""
+        """Changes the clusters while all brokers are available, because a request to a frozen broker would block."""
         if self._is_any_broker_unavailable:
             return False
         administrators, away_s = self._administrators, LIMIT_FACTOR * step.away_s
