@@ -1,4 +1,4 @@
-"""Parses a PromQL expression: which metrics it selects, and which labels it needs."""
+"""Parses a PromQL expression into the metrics that it selects and the labels that it needs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,9 @@ import promql_parser
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """One selector: the metric, the labels that the expression needs, and the values that the labels must be able to have."""
+    """A selector, with the metric, the labels that the expression needs, and the values that the labels must be able to
+    have.
+    """
 
     metric: str
     labels: frozenset[str]
@@ -17,7 +19,7 @@ class Selection:
 
 
 def selections(expression: str) -> list[Selection]:
-    """Returns the selectors of *expression*; raises ValueError if it is not PromQL."""
+    """Returns the selectors of *expression*. Raises ValueError if it is not PromQL."""
     return list(_below(promql_parser.parse(expression), frozenset()))
 
 
@@ -56,6 +58,6 @@ def _below(node: Any, needed: frozenset[str]) -> Iterator[Selection]:
 
 
 def _matched(node: Any) -> frozenset[str]:
-    """The labels by which the right side of an operator is matched; the others are dropped."""
+    """Returns the labels by which the right side of an operator is matched. The others are dropped."""
     matching = node.modifier.matching if node.modifier is not None else None
     return frozenset(matching.labels) if matching is not None else frozenset()

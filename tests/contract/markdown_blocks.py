@@ -12,13 +12,16 @@ _LIST_ITEM = re.compile(r"^\s*(?:[-*]|\d+\.) ")
 _MARK = re.compile(r"^<!-- not checked: (.+) -->$")
 _DRAWN = "──"  # part of a box in a diagram
 _PROGRAM = re.compile(r"^(?:\$ )?(mirrorflow(?:-replicator)?) ")
-# What follows a command on its line: a comment, or, in a table of commands, a second column.
+# What may follow a command on its line: a comment or, in a table of commands, a second column.
 _REMARK = re.compile(r"\s#.*$|\s{3,}\S.*$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A fenced or indented block. *line* is the line where its text begins, *unchecked* the reason why it is not checked."""
+    """A fenced or indented block.
+
+    *line* is the line where its text begins, and *unchecked* the reason why it is not checked.
+    """
 
     page: Path
     line: int
@@ -71,13 +74,13 @@ def commands(block: Block) -> Iterator[Command]:
         match = None if _DRAWN in line else _PROGRAM.match(line)
         if match is not None:
             written = _REMARK.sub("", line[match.end() :]).partition(" > ")[0]
-            # In a synopsis, optional arguments are kept, and repeatable ones are given once.
+            # in a synopsis, optional arguments are kept, and repeatable ones are given once
             words = shlex.split(written.replace("[", "").replace("]", "").replace("...", ""))
             yield Command(block=block, line=number, program=match.group(1), arguments=tuple(words))
 
 
 def _begins_indented(lines: list[str], index: int) -> bool:
-    """Whether line *index* begins an indented block. It must follow an empty line and not be in a list."""
+    """Returns whether line *index* begins an indented block. It must follow an empty line and must not be in a list."""
     if (
         not lines[index].startswith(_INDENT)
         or not lines[index].strip()

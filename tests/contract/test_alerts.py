@@ -33,7 +33,9 @@ ON_LABELS = re.compile(r"\bon \(([^)]*)\)")
 
 
 def _connector_metrics() -> str:
-    """Metrics with every series: of a source connector with errors, of stopped ones, of a checkpoint and a schema connector."""
+    """Returns metrics with every series, of a source connector with errors, of stopped ones, and of a checkpoint and a
+    schema connector.
+    """
     source = connector(
         task(
             partition(0, latency_ms=5, record_age_ms=3, batches_raw=7),
@@ -98,7 +100,7 @@ OPERATOR_SERIES = _operator_series()
 
 
 def _without_variables(expression: str) -> str:
-    """Returns *expression* with durations where Grafana puts them."""
+    """Returns *expression* with durations for Grafana's variables."""
     return expression.replace("$__rate_interval", "5m").replace("$__range", "3h")
 
 
@@ -205,7 +207,7 @@ def test_the_dashboard_of_flows_begins_with_single_values_and_applies_its_filter
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
 def test_dashboards_select_both_forms_of_mm2s_metrics(dashboard: Path) -> None:
-    """`metric.names.formats` chooses one of them or both."""
+    """`metric.names.formats` selects one form or both."""
     content = json.loads(dashboard.read_text())
     names = [
         {selection.metric for selection in selections(_without_variables(target["expr"]))}

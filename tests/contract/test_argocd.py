@@ -63,7 +63,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def health(resource: dict[str, Any], check: Path = CHECK) -> tuple[str, str]:
-    """The status and message that the Lua file in the folder *check* returns."""
+    """Returns the status and message of the Lua file in the folder *check*."""
     lua = lua51.LuaRuntime(unpack_returned_tuples=True, register_eval=False, register_builtins=False)
     for name in LIBRARIES:
         lua.globals()[name] = None
@@ -87,7 +87,7 @@ def _condition(resource: dict[str, Any], kind: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", STATUS_NAMES)
 def test_health_follows_from_the_conditions(name: str) -> None:
-    """Healthy means Current in kstatus without differences; Degraded means that a user must act.
+    """Healthy means Current in kstatus without differences. Degraded means that a user must act.
 
     The message is that of a condition.
     """
@@ -141,7 +141,7 @@ def test_the_health_tests_for_argo_cd_are_complete_and_pass(kind: str) -> None:
         path = check / case["inputPath"]
         expected = (case["healthStatus"]["status"], case["healthStatus"]["message"])
         assert health(_read(path), check) == expected
-    suspended = {"Suspended"} if kind == "MirrorFlow" else set()  # nothing pauses a pair
+    suspended = {"Suspended"} if kind == "MirrorFlow" else set()  # no field pauses a pair
     assert {case["healthStatus"]["status"] for case in cases} == {
         "Healthy",
         "Degraded",
@@ -150,7 +150,7 @@ def test_the_health_tests_for_argo_cd_are_complete_and_pass(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["MirrorPair", "Switchover"])
-def test_a_resource_that_the_operator_has_not_seen_is_progressing(kind: str) -> None:
+def test_a_resource_that_the_operator_has_not_observed_is_progressing(kind: str) -> None:
     """The resource is new, its spec has changed, or its status is empty."""
     new = {"metadata": {"generation": 1}}
 

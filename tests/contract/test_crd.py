@@ -13,8 +13,8 @@ from mirrorflow_operator.api.crd import RESOURCE_TYPES, ResourceType, definition
 ROOT = Path(__file__).parents[2]
 WRITTEN = ROOT / "crds"
 CHART_COPIES = ROOT / "charts" / "mirrorflow" / "crds"
-# Client-side apply stores the CRD as JSON in an annotation, and all annotations of an object have at most 262,144 bytes. The rest
-# is left to those of other tools, such as Argo CD and Helm.
+# Client-side apply stores the CRD as JSON in an annotation, and all annotations of an object have at most 262,144
+# bytes. The remaining bytes are for annotations of other tools, such as Argo CD and Helm.
 SIZE_MAX_BYTES = 254_000
 FORBIDDEN = {
     "$ref",
@@ -117,7 +117,7 @@ def test_the_message_of_each_rule_has_an_action(known: ResourceType) -> None:
 
 
 def test_a_rule_about_members_names_the_invalid_member() -> None:
-    """The API server only prints the path of the list or map."""
+    """The API server prints only the path of the list or map."""
     about_members = [
         (path, rule)
         for known in RESOURCE_TYPES

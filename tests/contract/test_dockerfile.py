@@ -1,4 +1,7 @@
-"""The Dockerfile builds on any machine: it starts from official images and copies files that .dockerignore includes."""
+"""The Dockerfile builds on any machine.
+
+It starts from official images, and copies only files that .dockerignore includes.
+"""
 
 import re
 import tomllib
@@ -16,7 +19,7 @@ def _base() -> str:
 
 
 def _after(instruction: str) -> list[str]:
-    """The arguments of each *instruction*."""
+    """Returns the arguments of each *instruction*."""
     return [line.removeprefix(instruction).strip() for line in LINES if line.startswith(f"{instruction} ")]
 
 
@@ -33,7 +36,7 @@ def test_each_image_starts_from_the_same_official_python_image():
 
 
 def test_a_release_pins_its_base_image_by_digest():
-    """A tag of Docker Hub changes; `make pin` writes the digest."""
+    """A tag of Docker Hub can change. `make pin` writes the digest."""
     heading = re.findall(r"^## .*", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
 
     assert "(unreleased)" in heading or "@sha256:" in _base(), "run `make pin` before a release"
@@ -48,7 +51,7 @@ def test_images_have_the_pinned_python_packages_of_the_tests():
 
 
 def test_the_seed_image_copies_java_and_installs_nothing():
-    """The files come from an earlier stage; no package manager runs in this one."""
+    """The files come from an earlier stage. No package manager runs in this one."""
     last = "\n".join(LINES).rsplit("\nFROM ", 1)[1]
 
     assert last.startswith("base AS seed\n")
@@ -58,7 +61,7 @@ def test_the_seed_image_copies_java_and_installs_nothing():
 
 
 def test_dockerignore_includes_exactly_the_copied_files():
-    """The rest of the folder, such as keys and caches, is never sent to a builder."""
+    """The other files of the folder, such as keys and caches, are never sent to a builder."""
     allowed = {
         line.removeprefix("!")
         for line in (ROOT / ".dockerignore").read_text().splitlines()
@@ -76,7 +79,7 @@ def test_dockerignore_includes_exactly_the_copied_files():
 
 
 def test_containers_run_as_a_numeric_user_id():
-    """With runAsNonRoot, a kubelet can only check numeric user ids."""
+    """With runAsNonRoot, a kubelet can check only numeric user ids."""
     users = _after("USER")
 
     assert users
@@ -84,7 +87,7 @@ def test_containers_run_as_a_numeric_user_id():
 
 
 def test_the_dependency_layer_has_a_folder_for_each_package_of_the_wheel():
-    """Dependencies are installed before the wheel, with empty folders in place of the packages."""
+    """Dependencies are installed before the wheel. Empty folders replace the packages."""
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"][
         "wheel"
     ]["packages"]

@@ -1,4 +1,4 @@
-"""Examples in the documentation are checked: commands are parsed, flows validated, and properties read.
+"""Examples in the documentation are checked. Commands are parsed, flows are validated, and properties are read.
 
 An example that cannot be checked has a comment `<!-- not checked: reason -->` above it.
 """
@@ -27,7 +27,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "exam
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 COMMANDS = [command for block in BLOCKS for command in commands(block)]
 SMALLEST = (ROOT / "tests" / "examples" / "valid" / "smallest.yaml").read_text()
-# Commands for pages with a complete flow; they make no network connections and write nothing.
+# Commands for pages with a complete flow. They connect to no cluster and write nothing.
 OFFLINE = {"validate": (), "plan": ("--offline",), "acls": (), "export": ()}
 MM2 = "clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\nA->B.enabled = true\n"
 WORKER = "bootstrap.servers = b:1\ngroup.id = x\noffset.storage.topic = x-offsets\nconfig.storage.topic = x-configs\nstatus.storage.topic = x-status\n"
@@ -47,7 +47,7 @@ def place(example: Block | Command) -> str:
 
 
 def is_properties(block: Block) -> bool:
-    """Whether each line is a key with a value."""
+    """Returns whether each line is a key with a value."""
     if block.language:
         return block.language == "properties"
     lines = block.text.splitlines()
@@ -61,7 +61,7 @@ def is_yaml(block: Block) -> bool:
 
 
 def flows(page: Path) -> list[str]:
-    """The complete MirrorFlows on *page*."""
+    """Returns the complete MirrorFlows on *page*."""
     return [
         block.text
         for block in BLOCKS
@@ -138,7 +138,7 @@ def test_yaml_is_part_of_a_valid_flow_or_of_the_charts_values(block: Block) -> N
 
 
 def unknown(values: Mapping[str, Any], known: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """The keys of *values* that *known* does not have. An empty object in *known* accepts any key."""
+    """Returns the keys of *values* that *known* does not have. An empty object in *known* accepts any key."""
     for key, value in values.items():
         if key not in known:
             yield f"{path}{key}"
@@ -174,7 +174,7 @@ def test_each_mark_is_above_an_example_that_would_be_checked() -> None:
 
 
 def test_the_pages_have_examples() -> None:
-    """The other tests would pass without any example."""
+    """Without any example, the other tests would pass."""
     assert len(COMMANDS) > 40
     assert sum(map(is_yaml, BLOCKS)) > 10
     assert sum(map(is_properties, BLOCKS)) > 4

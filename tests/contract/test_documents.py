@@ -33,7 +33,7 @@ def test_relative_links_lead_to_existing_files(document: Path):
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_paths_in_prose_exist(document: Path):
-    """A path of the repository in backquotes is checked."""
+    """Paths of the repository in backquotes are checked."""
     paths = re.findall(
         r"`((?:docs|tests|benchmarks|operator|replicator)/[\w./-]+\.\w+)`", document.read_text()
     )

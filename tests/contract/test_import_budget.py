@@ -28,7 +28,7 @@ VERSION_MODULE = "importlib.metadata"  # pydantic and crc32c import it too
 
 
 def imported_by(*lines: str) -> frozenset[str]:
-    """The modules that a new process has imported after running *lines*."""
+    """Returns the modules that a new process has imported after running *lines*."""
     code = "\n".join([*lines, "import sys", "print(*sys.modules)"])
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True
@@ -37,7 +37,7 @@ def imported_by(*lines: str) -> frozenset[str]:
 
 
 def imported_packages(modules: frozenset[str], packages: tuple[str, ...]) -> list[str]:
-    """The entries of *packages* of which at least one module is in *modules*."""
+    """Returns the entries of *packages* of which at least one module is in *modules*."""
     return [
         package for package in packages if any(f"{module}.".startswith(f"{package}.") for module in modules)
     ]
@@ -74,8 +74,8 @@ def test_a_replicator_imports_no_modules_of_the_resource(mode: str):
 
 
 @pytest.mark.parametrize("mode", ["worker", "task"])
-def test_a_replicator_imports_only_what_comes_before_the_first_record(mode: str):
-    """Classes of Kafka's requests are made from JSON files, each of which takes a millisecond."""
+def test_a_replicator_imports_only_what_it_needs_before_the_first_record(mode: str):
+    """Classes of Kafka's requests are created from JSON files, each of which takes a millisecond."""
     modules = imported_by(REPLICATOR_IMPORTS[mode])
 
     later = (
@@ -98,7 +98,10 @@ def test_a_replicator_imports_only_what_comes_before_the_first_record(mode: str)
 
 
 def test_the_operator_imports_only_login_and_transport_of_the_kubernetes_package():
-    """kopf imports the package, whose `__init__` imports all its modules. They need 10 MiB of private memory instead of 3."""
+    """kopf imports the package, whose `__init__` imports all its modules.
+
+    They would need 10 MiB of private memory instead of 3.
+    """
     modules = imported_by("import mirrorflow_operator.process")
 
     unneeded = (

@@ -1,4 +1,7 @@
-"""The contents of a release and the reasons to refuse it; the workflow uses the same command as `make release-dry-run`."""
+"""The contents of a release, and the reasons to refuse it.
+
+The workflow uses the same command as `make release-dry-run`.
+"""
 
 import hashlib
 import re
@@ -42,7 +45,7 @@ def test_notes_are_the_newest_section_of_the_changelog() -> None:
 
 
 def test_the_formula_names_the_source_archive() -> None:
-    """All placeholders of the template are replaced. It installs the package versions of the tests."""
+    """All placeholders of the template are replaced. The formula installs the package versions of the tests."""
     text = formula((ROOT / "release" / "mirrorflow.rb").read_text(), url="https://example.com/a", source=b"x")
 
     assert 'url "https://example.com/a"' in text

@@ -1,4 +1,4 @@
-"""Tracked files are independent of a machine: no generated files, private addresses or local paths."""
+"""Tracked files are independent of a machine. They contain no generated files, private addresses or local paths."""
 
 import re
 import subprocess
@@ -9,10 +9,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).relative_to(ROOT)
-# Hosts that may be named: those of projects, names reserved for examples (RFC 2606), and the API server of a cluster.
+# Hosts that files may contain: those of projects, names reserved for examples (RFC 2606), and the API server of a
+# cluster.
 PUBLIC_HOSTS = re.compile(
     r"(.+\.)?(apache\.org|kafka\.apache\.org|w3\.org|python\.org|prometheus\.io|kubernetes\.io|mirrorflow\.io|strimzi\.io"
-    # Where clouds issue tokens.
+    # hosts at which clouds issue tokens
     r"|amazonaws\.com|googleapis\.com|google\.internal|microsoftonline\.com|windows\.net|169\.254\.(169\.254|170\.2|170\.23)"
     r"|github\.com|ietf\.org|json-schema\.org|rfc-editor\.org|example(\.\w+)?)|kubernetes\.default\.svc|127\.0\.0\.1|0\.0\.0\.0|localhost"
 )
@@ -75,7 +76,7 @@ def test_files_have_no_licence_headers():
 
 
 def test_each_file_of_another_project_has_its_licence_beside_it():
-    """Also in what is installed: a wheel has all files of the console's folder."""
+    """This also holds for installed files, because a wheel has all files of the console's folder."""
     published = {path for path in _tracked() if VENDORED.search(str(path))}
     licences = {path for path in published if path.suffix == ".LICENSE"}
 
@@ -87,7 +88,7 @@ def test_each_file_of_another_project_has_its_licence_beside_it():
 
 
 def test_scripts_of_the_console_need_no_node_toolchain():
-    """What a browser gets is what is tracked: nothing is built, bundled or fetched by npm, yarn or pnpm."""
+    """Browsers receive the tracked files. Nothing is built, bundled or fetched by npm, yarn or pnpm."""
     toolchain = re.compile(
         r"(^|/)(package(-lock)?\.json|yarn\.lock|pnpm-lock\.yaml|(webpack|vite|rollup|babel|tsconfig)[\w.]*)$"
         r"|(^|/)node_modules/|\.(ts|tsx|jsx|scss|less|map)$"

@@ -23,7 +23,7 @@ VERIFY_S = 60.0
 
 
 def service() -> dict[str, str]:
-    """The section [Service] of the unit."""
+    """Returns the section [Service] of the unit."""
     unit = configparser.ConfigParser(interpolation=None, strict=True)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string(UNIT.read_text())
@@ -31,7 +31,7 @@ def service() -> dict[str, str]:
 
 
 def compose_file() -> dict[str, Any]:
-    """The content of the compose file."""
+    """Returns the content of the compose file."""
     content: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
     return content
 
@@ -55,7 +55,7 @@ def test_the_unit_does_not_restart_after_an_error_in_settings() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    """The program is replaced by an existing one, because MirrorFlow may not be installed."""
+    """An existing program replaces MirrorFlow, which may not be installed."""
     unit = tmp_path / "mirrorflow.service"
     unit.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text()))
 

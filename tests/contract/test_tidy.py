@@ -8,8 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "operator").rglob("*.py"), *(ROOT / "replicator").rglob("*.py")])
 FUNCTION_LINES_MAX = 60
-# Variables and fields that hold objects of other libraries (argparse, http.server, kafka-python, kopf, kubernetes, ssl,
-# YAML). These have no methods to set their fields.
+# Variables and fields with objects of other libraries (argparse, http.server, kafka-python, kopf, kubernetes, ssl,
+# YAML). These objects have no methods to set their fields.
 FOREIGN_OBJECTS = frozenset(
     {
         "_KubernetesLoader",
@@ -137,7 +137,10 @@ def test_no_todo_without_an_issue_and_no_local_path():
 
 
 def test_only_an_object_writes_its_own_fields():
-    """A module does not assign `other.field` if the class is defined in a different module; it calls a method."""
+    """A module does not assign `other.field` if the class is defined in a different module.
+
+    It calls a method instead.
+    """
     foreign_writes = [
         f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}"
         for path in SOURCES
@@ -181,12 +184,12 @@ def test_the_operator_folder_does_not_shadow_the_standard_library():
     assert itemgetter(0)("a") == "a"
 
 
-# Its constants stand next to the rules that use them.
+# the constants of this module are next to the rules that use them
 TABLE_OF_RULES = "operator/mirrorflow_operator/api/rules/table.py"
 
 
 def test_constants_are_above_the_first_definition():
-    """Only constants made with a module's own classes and functions may be below them."""
+    """Only constants that need the module's own classes and functions may be below them."""
     late_constants = {
         f"{path.relative_to(ROOT)}:{line}"
         for path in SOURCES

@@ -1,4 +1,4 @@
-"""Each test is run by one make command, and tests without a marker are deterministic."""
+"""Each test is run by one make command. Tests without a marker are deterministic."""
 
 import re
 from functools import cache
@@ -16,7 +16,7 @@ BY_HAND = {"java", "faults", "timing", "fuzz", "more"}
 
 @cache
 def kafka_tests() -> list[FunctionType]:
-    """The test functions below tests/integration/kafka."""
+    """Returns the test functions below tests/integration/kafka."""
     files = sorted((ROOT / "tests" / "integration" / "kafka").glob("test_*.py"))
     modules = [import_module(f"tests.integration.kafka.{file.stem}") for file in files]
     return [
@@ -28,7 +28,7 @@ def kafka_tests() -> list[FunctionType]:
 
 
 def markers_of(test: FunctionType) -> set[str]:
-    """The markers of a test and of its module."""
+    """Returns the markers of a test and of its module."""
     own = getattr(test, "pytestmark", [])
     shared = test.__globals__.get("pytestmark", [])
     return {mark.name for mark in [*own, *(shared if isinstance(shared, list) else [shared])]}
@@ -63,6 +63,6 @@ def test_each_combination_of_markers_is_selected_by_one_make_command():
     for number in range(2 ** len(markers)):
         present = {marker: bool(number >> bit & 1) for bit, marker in enumerate(markers)}
         if present["promise"] and not present["spark"]:
-            continue  # only a Spark test has this marker
+            continue  # only one Spark test has this marker
         selected = [name for name, expression in selections.items() if eval(expression, {}, present)]
         assert len(selected) == 1, (present, selected)

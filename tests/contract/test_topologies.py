@@ -21,7 +21,7 @@ Result = tuple[int, str, str]
 
 @pytest.fixture
 def mirrorflow(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    """Calls the command; returns (exit status, stdout, stderr)."""
+    """Calls the command, and returns (exit status, stdout, stderr)."""
 
     def call(*arguments: str) -> Result:
         status = main(list(arguments))
@@ -43,7 +43,7 @@ def test_each_topology_is_listed_in_the_readme() -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_files_are_the_conversion_of_the_properties(folder: Path) -> None:
-    """A change of the conversion then shows in the diff. `mirrorflow convert -o` rewrites the files."""
+    """A change of the conversion is then visible in the diff. `mirrorflow convert -o` rewrites the files."""
     documents = converted((folder / "mm2.properties").read_text(), ConversionFindings())
 
     assert {f"{document['metadata']['name']}.yaml": yaml_text(document) for document in documents} == {
@@ -60,7 +60,8 @@ def test_files_export_to_the_settings_of_the_properties(folder: Path) -> None:
 
     assert [] == export.losses
     before, after = effective((folder / "mm2.properties").read_text()), effective(text(export.lines))
-    # MM2 emits heartbeats between any two clusters of a file, and MirrorFlows only along a flow. Conversion reports it.
+    # MM2 emits heartbeats between any two clusters of a file, but MirrorFlow only along a flow. The conversion reports
+    # this.
     assert {key.partition(".")[1:] for key in before.keys() - after.keys()} <= {
         key.partition(".")[1:] for key in before if ".heartbeat." in key or "HeartbeatConnector" in key
     }
@@ -84,7 +85,7 @@ def test_files_are_valid_and_their_plan_has_no_conflict(
 def test_the_identity_example_with_a_reverse_flow_is_a_loop(
     mirrorflow: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """The reverse flow would copy the copies, as a comment in the example explains."""
+    """A comment in the example explains that the reverse flow would copy the copies."""
     there = EXAMPLES / "identity" / "old-to-new.yaml"
     text_ = there.read_text().replace("old-to-new", "back")
     for before, after in (
@@ -120,7 +121,7 @@ def test_two_flows_with_the_same_name_are_refused(mirrorflow: Callable[..., Resu
 def test_unreachable_clusters_are_compared_by_address(
     mirrorflow: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """The plan notes that it compares only addresses."""
+    """The plan has a note that it compares only addresses."""
     paths = []
     for name in ("a-to-b", "b-to-c"):
         text_ = (EXAMPLES / "chain-of-three" / f"{name}.yaml").read_text()
