@@ -1,4 +1,4 @@
-"""Record batches of a simulated log: header fields for decisions, and the bytes that a fetch returns.
+"""Record batches of a simulated log, with header fields for decisions and the bytes that a fetch returns.
 
 The product's `wire.batch` and `wire.records`, which have their own tests, read and write the bytes. Changes that a
 broker makes to a batch (offsets, LogAppendTime, recompression, compaction) are made here, on the bytes.
@@ -48,7 +48,7 @@ class LoggedBatch:
 
     @property
     def last_sequence(self) -> int:
-        """DefaultRecordBatch.lastSequence, computed from the original offsets."""
+        """As in DefaultRecordBatch.lastSequence, computed from the original offsets."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset - self.base_offset) % SEQUENCES
@@ -63,7 +63,7 @@ class LoggedBatch:
 
     @property
     def records(self) -> list[Record]:
-        """The records with their offsets; a marker has none."""
+        """Returns the records with their offsets. A marker has none."""
         if self._records is None:
             batch = split(bytearray(self.data))[0]
             self._records = [] if self.is_control or not self.count else decode(batch)
@@ -95,7 +95,7 @@ def _with_checksum(data: bytearray) -> bytes:
 
 
 def with_log_append_time(batch: LoggedBatch, now_ms: int) -> LoggedBatch:
-    """Sets LogAppendTime: the record bytes stay, and the header gets the append time."""
+    """Sets LogAppendTime. The record bytes stay, and the header gets the append time."""
     data = bytearray(batch.data)
     attributes = batch.attributes | LOG_APPEND_TIME
     _ATTRIBUTES.pack_into(data, _ATTRIBUTES_AT, attributes)
@@ -105,7 +105,7 @@ def with_log_append_time(batch: LoggedBatch, now_ms: int) -> LoggedBatch:
 
 
 def recompressed(batch: Batch, codec: int) -> Batch:
-    """The same batch in a different codec."""
+    """Returns the same batch in a different codec."""
     data = encode(
         decode(batch),
         codec=codec,
@@ -120,7 +120,7 @@ def recompressed(batch: Batch, codec: int) -> Batch:
 def marker(
     *, producer_id: int, producer_epoch: int, kind: int, base_offset: int, leader_epoch: int, now_ms: int
 ) -> LoggedBatch:
-    """A control batch that ends a transaction (EndTransactionMarker, MemoryRecords.withEndTransactionMarker)."""
+    """Returns a control batch that ends a transaction (EndTransactionMarker, MemoryRecords.withEndTransactionMarker)."""
     key, value = struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0)
     body = (
         b"\0\0\0"
@@ -154,7 +154,7 @@ def marker(
 
 
 def compacted(batch: LoggedBatch, kept: Sequence[Record]) -> LoggedBatch:
-    """The batch after log cleaning: offsets, producer and sequences stay, and only the *kept* records.
+    """Returns the batch after log cleaning. Offsets, producer and sequence numbers stay, but only the *kept* records.
 
     Source: MemoryRecords.filterTo and buildRetainedRecordsInto; writeEmptyHeader if no record is kept.
     """
@@ -192,7 +192,7 @@ def compacted(batch: LoggedBatch, kept: Sequence[Record]) -> LoggedBatch:
 
 
 def _without_first(data: bytearray) -> bytearray:
-    """Removes the first record of the uncompressed *data*; the others keep their offset deltas."""
+    """Removes the first record of the uncompressed *data*. The others keep their offset deltas."""
     length, start = primitives.decode_varint(bytes(data), _HEADER_BYTES)
     del data[_HEADER_BYTES : start + length]
     return data

@@ -1,7 +1,7 @@
-"""The nondeterministic choices of a run: drawn from a seed, or given as a list.
+"""The nondeterministic choices of a run are drawn from a seed, or given as a list.
 
-A *choice* selects one of several ways in which a run can continue. Way 0 is the quiet one, in which nothing happens.
-`random` builds the world (the number and age of records) and provides the jitter of product code.
+A *choice* selects one of several ways in which a run can continue. With way 0, nothing happens. `random` creates the
+world (the number and age of records) and provides the jitter of product code.
 """
 
 import random
@@ -20,7 +20,7 @@ class Chooser(Protocol):
     way_counts: list[int]  # the number of ways at each choice
 
     def choose(self, ways: int, weight: float) -> int:
-        """Chooses one of *ways*; *weight* is the probability that a random run takes a way other than 0."""
+        """Chooses one of *ways*. *weight* is the probability that a random run takes a way other than 0."""
 
 
 class Seeded:
@@ -41,7 +41,7 @@ class Seeded:
 
 
 class Enumerated:
-    """Takes *prefix* as its first choices, and the quiet way at all further ones."""
+    """Takes *prefix* as its first choices, and way 0 at all further ones."""
 
     def __init__(self, prefix: Sequence[int], *, seed: int = JITTER_SEED) -> None:
         self.random = random.Random(seed)

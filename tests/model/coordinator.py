@@ -68,7 +68,10 @@ class Markers(Protocol):
     """Delivers markers to the leaders of partitions."""
 
     def write_marker(self, partition: TopicPartition, marker: "Marker", done: Callable[[int], None]) -> None:
-        """Writes the marker at any later time; *done* gets NONE when it is replicated, or the error code."""
+        """Writes the marker at any later time.
+
+        *done* receives NONE when the marker is replicated, or the error code.
+        """
 
 
 class Coordinator:
@@ -87,7 +90,7 @@ class Coordinator:
         return self._next_producer_id - 1
 
     def has_producer_id(self, producer_id: int) -> bool:
-        """Whether a transactional id has this producer id."""
+        """Returns whether a transactional id has this producer id."""
         return any(metadata.producer_id == producer_id for metadata in self._transactions.values())
 
     def metadata_of(self, transactional_id: str) -> TransactionMetadata | None:
@@ -125,7 +128,7 @@ class Coordinator:
         partitions: Iterable[TopicPartition],
         now_ms: int,
     ) -> int:
-        """Returns one error code for all partitions (handleAddPartitionsToTransaction); 47 if fenced."""
+        """Returns one error code for all partitions (handleAddPartitionsToTransaction), which is 47 if fenced."""
         metadata = self._transactions.get(transactional_id)
         if metadata is None or metadata.producer_id != producer_id:
             return INVALID_PRODUCER_ID_MAPPING
@@ -152,7 +155,10 @@ class Coordinator:
         return NONE if partition in metadata.partitions else INVALID_TXN_STATE
 
     def end(self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool, now_ms: int) -> int:
-        """Returns the error code (endTransaction). NONE means that the end is decided, not that markers are written."""
+        """Returns the error code (endTransaction).
+
+        NONE means that the end is decided, but markers may not be written yet.
+        """
         metadata = self._transactions.get(transactional_id)
         if metadata is None or metadata.producer_id != producer_id:
             return INVALID_PRODUCER_ID_MAPPING
@@ -219,7 +225,7 @@ class Coordinator:
 
         def done(partition: TopicPartition, code: int) -> None:
             if code in _GIVEN_UP:
-                return  # the transaction stays pending: a batch had an epoch that the coordinator has not assigned
+                return  # the transaction stays pending: a batch has an epoch that the coordinator has not assigned
             pending.discard(partition)
             if not pending and metadata.state is preparing and self._epoch == coordinator_epoch:
                 complete()

@@ -53,7 +53,7 @@ class Appended(NamedTuple):
 
 
 class PartitionLeader:
-    """The leading replica of a partition; `elect` replaces it."""
+    """The leading replica of a partition. `elect` replaces it."""
 
     def __init__(self, rules: Rules, configs: dict[str, str]) -> None:
         self.configs = configs  # topic configs, shared by the topic's partitions
@@ -71,7 +71,9 @@ class PartitionLeader:
     # -- appends
 
     def start_verification(self, batch: Batch, now_ms: int) -> VerificationStateEntry | None:
-        """Returns the guard to append *batch* with after the coordinator's response; None if no request is needed."""
+        """Returns the guard with which to append *batch* after the coordinator's response, or None if no request is
+        needed.
+        """
         return self.producers.start_verification(
             batch.producer_id, batch.base_sequence, batch.producer_epoch, now_ms
         )
@@ -160,11 +162,11 @@ class PartitionLeader:
     # -- events of a partition
 
     def elect(self, end: int, *, is_restarted: bool = False) -> None:
-        """Makes a replica the leader whose log ends at *end*; a clean election never ends below the high watermark.
+        """Makes a replica the leader whose log ends at *end*. A clean election never ends below the high watermark.
 
         Its state has the producers of its log, including batches that retention has deleted since then. A restarted
-        replica (*is_restarted*) loads its log and a snapshot: it has only each producer's last batch, and no deleted
-        one.
+        replica (*is_restarted*) loads its log and a snapshot. It has only the last batch of each producer, and no
+        deleted one.
         """
         before = self.producers
         self.log.truncate(end)
@@ -182,7 +184,9 @@ class PartitionLeader:
                     self.producers.producers[producer_id] = entry.copy()
 
     def _rebuilt_producers(self) -> ProducerStates:
-        """UnifiedLog.rebuildProducerState and loadProducersFromRecords: no validation, empty batches included."""
+        """As in UnifiedLog.rebuildProducerState and loadProducersFromRecords: no validation, and empty batches are
+        included.
+        """
         producers = ProducerStates(self.rules)
         for batch in self.log.batches:
             if batch.producer_id < 0:
@@ -198,10 +202,10 @@ class PartitionLeader:
         self.producers.remove_expired(now_ms, expiration_ms)
 
     def compact(self, end: int) -> set[int]:
-        """Cleans the log below *end*; returns the offsets of the removed records (LogCleaner, Cleaner)."""
+        """Cleans the log below *end*, and returns the offsets of the removed records (LogCleaner, Cleaner)."""
         last = {entry.batches[-1].last_offset for entry in self.producers.producers.values() if entry.batches}
         return self.log.compact(min(end, self.last_stable_offset), last)
 
     def delete_before(self, offset: int) -> None:
-        """Deletes records; producer state stays (ProducerStateManager.onLogStartOffsetIncremented)."""
+        """Deletes records. The producer state stays (ProducerStateManager.onLogStartOffsetIncremented)."""
         self.log.delete_before(offset)

@@ -18,7 +18,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """A leader epoch and its end offset; both are -1 if unknown."""
+    """A leader epoch and its end offset. Both are -1 if unknown."""
 
     epoch: int
     end_offset: int
@@ -35,9 +35,9 @@ class PartitionLog:
         self.start = 0
         self.end = 0
         self.high_watermark = 0
-        self.epochs: list[tuple[int, int]] = []  # epoch and first offset, both increasing
+        self.epochs: list[tuple[int, int]] = []  # pairs of epoch and first offset, both increasing
         self.aborted: list[AbortedTransaction] = []
-        # Completed transactions whose marker may not be replicated yet: first offset, marker offset.
+        # Completed transactions whose marker may not be replicated yet, as pairs of first offset and marker offset.
         self.completed: list[tuple[int, int]] = []
 
     def append(self, batch: LoggedBatch) -> None:
@@ -61,7 +61,7 @@ class PartitionLog:
         self.epochs.append((epoch, self.end))
 
     def end_of_epoch(self, epoch: int) -> EpochEnd:
-        """LeaderEpochFileCache.endOffsetFor."""
+        """As in LeaderEpochFileCache.endOffsetFor."""
         epochs = [known for known, _ in self.epochs]
         if epoch < 0 or not epochs:
             return UNDEFINED
@@ -89,7 +89,7 @@ class PartitionLog:
         self.completed = [(first, marker) for first, marker in self.completed if marker < self.end]
 
     def delete_before(self, offset: int) -> None:
-        """Deletes records as retention and DeleteRecords do (UnifiedLog.maybeIncrementLogStartOffset)."""
+        """Deletes records like retention and DeleteRecords (UnifiedLog.maybeIncrementLogStartOffset)."""
         offset = min(offset, self.high_watermark)
         if offset <= self.start:
             return
@@ -101,7 +101,7 @@ class PartitionLog:
         self.epochs = [(earlier[-1][0], offset), *later] if earlier else later
 
     def compact(self, end: int, last_of_producers: Collection[int]) -> set[int]:
-        """Keeps only the last record of each key below *end*; returns the offsets of the removed records.
+        """Keeps only the last record of each key below *end*, and returns the offsets of the removed records.
 
         *last_of_producers* are the last offsets of all known producers. Their batches stay, at least as an empty batch
         (LogCleaner.checkBatchRetention, RETAIN_EMPTY). Aborted records and markers stay too.
@@ -130,14 +130,14 @@ class PartitionLog:
     # -- reading
 
     def last_stable_offset(self, ongoing: Iterable[int]) -> int:
-        """UnifiedLog.lastStableOffset; *ongoing* has the first offsets of open transactions."""
+        """As in UnifiedLog.lastStableOffset. *ongoing* has the first offsets of open transactions."""
         self.completed = [
             (first, marker) for first, marker in self.completed if marker >= self.high_watermark
         ]
         return min([self.high_watermark, *ongoing, *(first for first, _ in self.completed)])
 
     def is_aborted(self, batch: LoggedBatch) -> bool:
-        """Whether the transaction of *batch* was aborted."""
+        """Returns whether the transaction of *batch* was aborted."""
         return batch.is_transactional and any(
             aborted.producer_id == batch.producer_id
             and aborted.first_offset <= batch.base_offset <= aborted.last_offset

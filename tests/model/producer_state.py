@@ -71,7 +71,9 @@ class ProducerStateEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, batch: LoggedBatch) -> BatchMetadata | None:
-        """ProducerStateEntry.findDuplicateBatch: the batch among the last five with the same sequence numbers."""
+        """As in ProducerStateEntry.findDuplicateBatch, returns the batch among the last five with the same sequence
+        numbers.
+        """
         if batch.producer_epoch != self.epoch:
             return None
         sequences = (batch.base_sequence, batch.last_sequence)
@@ -81,7 +83,7 @@ class ProducerStateEntry:
         )
 
     def copy(self) -> "ProducerStateEntry":
-        """A mutable copy."""
+        """Returns a mutable copy."""
         return ProducerStateEntry(
             self.producer_id,
             self.epoch,
@@ -92,13 +94,13 @@ class ProducerStateEntry:
         )
 
     def _take_epoch(self, epoch: int) -> None:
-        """ProducerStateEntry.maybeUpdateProducerEpoch: a new epoch removes the batches of the last one."""
+        """As in ProducerStateEntry.maybeUpdateProducerEpoch, a new epoch removes the batches of the last one."""
         if epoch != self.epoch:
             self.batches.clear()
             self.epoch = epoch
 
     def add_batch(self, batch: LoggedBatch) -> None:
-        """ProducerStateEntry.addBatch, and the start of a transaction (ProducerAppendInfo.appendDataBatch)."""
+        """As in ProducerStateEntry.addBatch, including the start of a transaction (ProducerAppendInfo.appendDataBatch)."""
         self._take_epoch(batch.producer_epoch)
         delta = batch.last_offset - batch.base_offset
         self.batches.append(BatchMetadata(batch.last_sequence, batch.last_offset, delta, batch.max_timestamp))
@@ -107,7 +109,7 @@ class ProducerStateEntry:
             self.txn_first_offset = batch.base_offset
 
     def end_transaction(self, batch: LoggedBatch, coordinator_epoch: int) -> None:
-        """ProducerStateEntry.update for a marker: the sequence numbers of the same epoch stay."""
+        """As in ProducerStateEntry.update for a marker, the sequence numbers of the same epoch stay."""
         self._take_epoch(batch.producer_epoch)
         self.coordinator_epoch = coordinator_epoch
         self.txn_first_offset = None
@@ -146,7 +148,8 @@ class ProducerStates:
     def reload(self) -> None:
         """Drops what a snapshot does not contain (ProducerStateManager.writeSnapshot, readSnapshot).
 
-        A snapshot has only the last batch of each producer, and one timestamp: that of a later marker if there is one.
+        A snapshot has only the last batch of each producer, and one timestamp. A later marker replaces that timestamp
+        with its own.
         """
         for entry in self.producers.values():
             last = [batch._replace(timestamp=entry.last_timestamp) for batch in entry.batches][-1:]
@@ -155,7 +158,7 @@ class ProducerStates:
     def start_verification(
         self, producer_id: int, sequence: int, epoch: int, now_ms: int
     ) -> VerificationStateEntry | None:
-        """UnifiedLog.maybeStartTransactionVerification; None if the transaction is open already."""
+        """As in UnifiedLog.maybeStartTransactionVerification. Returns None if the transaction is open already."""
         known = self.producers.get(producer_id)
         if self.rules.knows_epochs and known is not None and epoch < known.epoch:
             raise RefusedError(
@@ -217,7 +220,7 @@ class ProducerStates:
             self.verifications.pop(batch.producer_id, None)
 
     def append_marker(self, batch: LoggedBatch, coordinator_epoch: int) -> int | None:
-        """Records an appended marker; returns the first offset of its transaction here, or None."""
+        """Records an appended marker, and returns the first offset of its transaction here, or None."""
         entry = self.producers.setdefault(batch.producer_id, ProducerStateEntry(batch.producer_id))
         first_offset = entry.txn_first_offset
         entry.end_transaction(batch, coordinator_epoch)
@@ -225,7 +228,7 @@ class ProducerStates:
         return first_offset
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
-        """ProducerStateManager.removeExpiredProducers: by the timestamp of the last batch."""
+        """As in ProducerStateManager.removeExpiredProducers, decides by the timestamp of the last batch."""
         for producer_id, entry in list(self.producers.items()):
             if entry.txn_first_offset is None and now_ms - entry.last_timestamp >= expiration_ms:
                 del self.producers[producer_id]

@@ -1,4 +1,4 @@
-"""The model coordinator responds to the old request versions as Kafka does."""
+"""The model coordinator responds to the old request versions like Kafka."""
 
 import pytest
 
@@ -74,7 +74,7 @@ def test_init_producer_id_aborts_the_open_transaction_with_an_epoch_that_no_clie
     assert coordinator.end(NAME, producer_id, epoch, commit=True, now_ms=1) == INVALID_PRODUCER_EPOCH
 
 
-def test_a_transaction_timeout_aborts_and_raises_the_epoch(coordinator, markers):
+def test_a_transaction_timeout_aborts_and_increases_the_epoch(coordinator, markers):
     producer_id, epoch = open_transaction(coordinator)
     coordinator.abort_timed_out(MINUTE_MS)
     assert coordinator.metadata_of(NAME).state is TransactionState.ONGOING
@@ -119,7 +119,7 @@ def test_a_refused_marker_leaves_the_transaction_pending_forever(coordinator, ma
     assert coordinator.metadata_of(NAME).state is TransactionState.PREPARE_COMMIT
 
 
-def test_a_late_copy_of_end_txn_silently_ends_the_next_transaction_of_its_epoch(coordinator, markers):
+def test_a_late_copy_of_end_txn_ends_the_next_transaction_of_its_epoch_without_an_error(coordinator, markers):
     """If it arrives between records and their position, the position starts a new transaction, which is committed."""
     producer_id, epoch = open_transaction(coordinator)
     assert coordinator.end(NAME, producer_id, epoch, commit=False, now_ms=1) == NONE

@@ -54,7 +54,7 @@ def batch(
 
 
 def code_of(leader, *arguments, **settings):
-    """The error code with which *leader* refuses the batch; 0 if it appends it."""
+    """Returns the error code with which *leader* refuses the batch, or 0 if it appends it."""
     try:
         append(leader, *arguments, **settings)
     except RefusedError as error:
@@ -148,7 +148,7 @@ def test_no_producer_expires_in_a_transaction_and_a_marker_renews_it(leader):
 
 
 def test_a_refused_transactional_batch_blocks_later_plain_batches(leader):
-    """The verification entry of KIP-890 keeps the lowest sequence until a transactional append or a marker."""
+    """The verification entry of KIP-890 keeps the lowest sequence number until a transactional append or a marker."""
     append(leader, 0)
     assert code_of(leader, 2, transactional=True) == INVALID_TXN_STATE
     assert code_of(leader, 2) == 0
@@ -210,7 +210,7 @@ def test_a_clean_election_keeps_exactly_the_replicated_batches_and_their_produce
     assert code_of(leader, 2) == 0
 
 
-def test_a_restarted_broker_knows_only_the_last_batch_with_the_time_of_the_marker_after_it(leader):
+def test_a_restarted_broker_knows_only_the_last_batch_with_the_timestamp_of_the_marker_after_it(leader):
     append(leader, 0, transactional=True, verified=True, time_ms=NOW_MS - 9000)
     append(leader, 2, transactional=True, time_ms=NOW_MS - 9000)
     end(leader, now_ms=NOW_MS)
