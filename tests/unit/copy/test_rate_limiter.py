@@ -46,7 +46,7 @@ def test_the_rate_limit_holds_over_time(clock):
 
 
 def test_idle_time_does_not_increase_the_burst(clock):
-    """The burst after an idle hour is as small as before: the limit protects the network at every moment."""
+    """The burst after an idle hour is as small as before, because the limit protects the network at every moment."""
     limit = RateLimiter(1_000_000)
     spend(limit, 1)
     clock.now_s += 3600
@@ -58,7 +58,7 @@ def test_idle_time_does_not_increase_the_burst(clock):
 
 
 def test_a_response_over_the_limit_delays_the_next_one(clock):
-    """A response cannot be split, so the wait for its excess bytes comes before the next one."""
+    """A response cannot be split. The wait for its excess bytes comes before the next response."""
     began_s = clock.now_s
 
     spend(RateLimiter(1_000), 10_000, 1)
@@ -67,7 +67,7 @@ def test_a_response_over_the_limit_delays_the_next_one(clock):
 
 
 def test_the_end_of_a_wait_is_recorded_for_each_reader(clock):
-    """A reader that did not wait was not held back, although other readers were."""
+    """A reader that did not wait was not limited, although other readers were."""
     fast, slow = RateLimiter(1 << 40), RateLimiter(1_000)
 
     spend(fast, 10_000)
@@ -98,7 +98,7 @@ def test_a_changed_limit_applies_to_the_next_response(clock):
     assert clock.now_s - began_s <= 1.5
 
 
-def test_the_limit_holds_a_reader_until_its_response_is_paid(clock):
+def test_a_reader_waits_until_the_rate_limit_covers_its_response(clock):
     limit = RateLimiter(1_000)
     began_s = clock.now_s
     spend(limit, 60_000)
@@ -110,8 +110,8 @@ def test_the_limit_holds_a_reader_until_its_response_is_paid(clock):
     assert limit.held_s == 0
 
 
-def test_a_response_is_only_as_large_as_the_limit_lets_pass_soon():
-    """A full response would hold its reader for minutes, and all partitions would be copied in bursts."""
+def test_the_size_of_a_response_is_bounded_by_the_rate_limit():
+    """A response of full size would block its reader for minutes, and all partitions would be copied in bursts."""
     assert RateLimiter(20 << 10).response_bytes_max == 40 << 10
     assert RateLimiter(1).response_bytes_max == 2
     assert RateLimiter(None).response_bytes_max is None
@@ -142,7 +142,7 @@ def test_a_running_process_does_not_count_as_paused(clock):
 
 
 def test_the_clock_runs_while_the_machine_is_suspended():
-    """A suspended machine is a pause too, but the usual monotonic clock does not advance during it."""
+    """A suspension is a pause too, but the usual monotonic clock does not advance during it."""
     readings = [time.clock_gettime(rate_limiter._CLOCK) for _ in range(3)]
 
     assert all(before <= after for before, after in pairwise(readings))

@@ -8,7 +8,7 @@ from mirrorflow_replicator.copy.task_session import BUFFERED_BYTES_MAX, TaskSess
 
 
 def test_a_reader_that_waits_for_buffer_space_lets_responses_arrive() -> None:
-    """Pumping a connection updates the clock, as a response does, and thereby wakes the readers that wait."""
+    """Pumping a connection updates the clock, as a response does. This wakes the waiting readers."""
     pumped = 0
 
     def pump() -> None:
