@@ -1,6 +1,7 @@
-"""`python -m tests.chaos.switchover --seconds 30 --seed 7` exits with 1 and keeps logs when a record is lost or read twice.
+"""`python -m tests.chaos.switchover --seconds 30 --seed 7` exits with 1 and keeps logs if a record is lost or read
+twice.
 
-After several trials it prints a line for each (seed, dimensions, result) and their number.
+After several trials it prints a line for each (seed, dimensions, result), and their number.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from tests.chaos.switchover.schedule import CHOICES, SwitchoverDimensions, drawn
 from tests.chaos.switchover.trial import SwitchoverResult, SwitchoverTrial
 
 EXACT = "exact"
-PROBLEM_MAX = 160  # characters of the first problem in a line; the folder of the trial has the rest
+PROBLEM_MAX = 160  # characters of the first problem in a line; the folder of the trial has the complete text
 EVIDENCE = Path(__file__).parents[3] / ".cache" / "chaos-switchover"
 
 

@@ -1,6 +1,7 @@
-"""What a trial kills and freezes: the brokers of each side, `mirrorflow run` of each flow, and the commands.
+"""The processes that a trial kills and freezes: the brokers of each side, `mirrorflow run` of each flow, and the
+commands.
 
-Calls do not wait. `tick` thaws or starts a process again when its time is over.
+Calls do not wait. `tick` resumes or restarts a process when its time is over.
 """
 
 import itertools
@@ -17,7 +18,7 @@ from typing import Any
 from tests.chaos.actors import Side
 from tests.harness.kafka.processes import Child, HarnessError, family, start
 
-RESTART_S = 1.0  # after which a flow that has ended by itself is started again, as by a supervisor
+RESTART_S = 1.0  # the time after which a flow that has ended by itself is restarted, like by a supervisor
 SWITCHOVER, DIVERGED = "switchover", "diverged"
 PROGRAM = Path(sys.executable).parent / "mirrorflow"
 _runs = itertools.count()
@@ -25,12 +26,14 @@ _runs = itertools.count()
 
 @dataclass(slots=True, kw_only=True)
 class MemberSide(Side):
-    """A member of the pair: at most one broker is unavailable, or all of them while it is lost."""
+    """A member of the pair. At most one broker is unavailable, or all of them while the member is lost."""
 
     is_lost: bool = False
 
     def strike(self, choice: int, *, leads: bool, freeze: bool, away_s: float) -> int:
-        """Kills or freezes a broker and returns its id, or 0 while another one, or the cluster, is unavailable."""
+        """Kills or freezes a broker and returns its id, or returns 0 while another broker or the cluster is
+        unavailable.
+        """
         if self.is_lost:
             return 0
         # The zero-argument form does not work in a class with slots, which is created twice.
@@ -41,7 +44,7 @@ class MemberSide(Side):
             Side.tick(self)
 
     def lose(self, *, freeze: bool) -> None:
-        """Kills or freezes all brokers at once, also one that was unavailable."""
+        """Kills or freezes all brokers at once, including one that was already unavailable."""
         for broker in self.cluster.nodes.values():
             if freeze and broker.running:
                 broker.freeze()
@@ -50,7 +53,7 @@ class MemberSide(Side):
         self.unavailable_id, self.is_lost = 0, True
 
     def come_back(self) -> None:
-        """Starts or thaws all brokers, without waiting."""
+        """Starts or resumes all brokers, without waiting."""
         for broker in self.cluster.nodes.values():
             if broker.running:
                 broker.thaw()
@@ -61,7 +64,7 @@ class MemberSide(Side):
 
 @dataclass(slots=True, kw_only=True)
 class FlowProcess:
-    """`mirrorflow run` of one flow, which is started again whenever it has ended."""
+    """`mirrorflow run` of a flow, which is restarted whenever it has ended."""
 
     name: str
     file: Path
@@ -69,16 +72,16 @@ class FlowProcess:
     child: Child | None = field(default=None, init=False)
     frozen_pids: list[int] = field(default_factory=list, init=False)
     return_s: float = field(default=0.0, init=False)
-    ends: int = field(default=0, init=False)  # by itself
+    ends: int = field(default=0, init=False)  # the process has ended by itself
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it was started. A started process is kept running."""
+        """Returns whether it was started. A started process is kept running."""
         return self.child is not None
 
     @property
     def is_up(self) -> bool:
-        """Whether it runs and is not frozen."""
+        """Returns whether it runs and is not frozen."""
         return self.child is not None and self.child.running and not self.frozen_pids
 
     def start(self) -> None:
@@ -93,7 +96,7 @@ class FlowProcess:
         )  # fmt: skip
 
     def kill(self, choice: int, away_s: float) -> bool:
-        """Kills all its processes, or only what it has started, which it starts again."""
+        """Kills all its processes, or only its child processes, which it starts again."""
         if not self.is_up:
             return False
         assert self.child is not None
@@ -143,7 +146,7 @@ class FlowProcess:
 
 
 class PairCommand:
-    """One run of `mirrorflow switchover`, or of `mirrorflow diverged`, which writes no report."""
+    """A run of `mirrorflow switchover`, or of `mirrorflow diverged`, which writes no report."""
 
     def __init__(self, pair: Path, folder: Path, *arguments: str, command: str = SWITCHOVER) -> None:
         number = next(_runs)
@@ -163,7 +166,7 @@ class PairCommand:
 
     @property
     def seconds(self) -> float:
-        """The time since its start."""
+        """Returns the time since its start."""
         return time.monotonic() - self.began_s
 
     @property
@@ -171,7 +174,7 @@ class PairCommand:
         return not self.child.running
 
     def new_lines(self) -> list[str]:
-        """Returns the whole lines that it has printed since the last call."""
+        """Returns the complete lines that it has printed since the last call."""
         with self._out.open("rb") as file:
             file.seek(self._read_bytes)
             data = file.read()
@@ -183,7 +186,7 @@ class PairCommand:
         return self._out.read_text(errors="replace")
 
     def report(self) -> dict[str, Any]:
-        """Returns its report; {} if it was ended before it has written one."""
+        """Returns its report, or {} if it ended before it has written one."""
         return dict(json.loads(self.report_file.read_text())) if self.report_file.exists() else {}
 
     def kill(self) -> None:
@@ -218,6 +221,6 @@ def send(pid: int, number: signal.Signals) -> None:
 
 
 def state_in(line: str) -> str:
-    """Returns the state that a line of the command's display shows; "" if it shows none."""
+    """Returns the state in a line of the command's display, or "" if the line shows none."""
     parts: Sequence[str] = line.split(maxsplit=2)
     return parts[1] if len(parts) > 1 and parts[0].endswith("Z") and ":" in parts[0] else ""

@@ -1,10 +1,12 @@
-"""Judges what applications have written and read while they were moved between two clusters.
+"""Decides whether applications have read what they have written while they were moved between two clusters.
 
-Planned: every acknowledged record is read exactly once, in the order in which its producer has sent it. A record whose producer got
-an error is no acknowledged one: it may be in the log or not, and the application writes its number again, as another attempt.
+Planned: every acknowledged record is read exactly once, in the order in which its producer has sent it. A record whose
+producer received an error is not acknowledged. It may be in the log or not, and the application writes its number
+again, as another attempt.
 
-Unplanned: every acknowledged record is in the log of the new side or in the kept tail, and none in both. The group reads each one
-of the log. It begins at an earlier place after such a move, and may read each record once more then; between them as above.
+Unplanned: every acknowledged record is in the log of the new side or in the kept tail, and none is in both. The group
+reads each record of the log. After such a move, the group begins at an earlier offset, and may read each record once
+more. Between two such moves, the rules of planned moves apply.
 """
 
 from collections import Counter
@@ -17,12 +19,12 @@ from tests.harness.kafka.pair_clients import Attempt, Outcome, ReadRecord
 SHOWN = 5
 
 Written = Mapping[str, Sequence[Attempt]]
-AttemptKey = tuple[str, int]  # producer, attempt
+AttemptKey = tuple[str, int]  # pair of producer and attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnplannedMove:
-    """A move to the member *to* that began at *began_ms*, while applications still used the other one."""
+    """A move to the member *to* that began at *began_ms*, while applications still used the other member."""
 
     to: str
     began_ms: int
@@ -33,7 +35,7 @@ def keys_of(reads: Sequence[ReadRecord]) -> set[AttemptKey]:
 
 
 def sections(reads: Sequence[ReadRecord], moves: Sequence[UnplannedMove]) -> list[list[ReadRecord]]:
-    """Splits what a group has read where it began to read after each of *moves*."""
+    """Splits the records that a group has read at the points where it began to read after each of *moves*."""
     parts: list[list[ReadRecord]] = [[]]
     for read in reads:
         if len(parts) <= len(moves):
@@ -52,7 +54,10 @@ def group_problems(
     moves: Sequence[UnplannedMove] = (),
     kept: Collection[AttemptKey] = (),
 ) -> list[str]:
-    """Returns a sentence for each kind of defect in what a group has read; it need not have read the *kept* tails."""
+    """Returns a sentence for each kind of defect in the records that a group has read.
+
+    It need not have read the *kept* tails.
+    """
     problems = []
     parts = sections(reads, moves)
     for number, part in enumerate(parts):
@@ -74,7 +79,8 @@ def problems_of(
 ) -> list[str]:
     """Returns a sentence for each kind of defect in *reads*, the records that *of* has, by partition in their order.
 
-    *written* has the attempts of each producer, by its name and in the order of their sending. Records *elsewhere* need not be here.
+    *written* has the attempts of each producer, by its name and in the order of their sending. The records in
+    *elsewhere* may be missing here.
     """
     counts = Counter((read.producer, read.attempt) for read in reads)
     known = _known(written)
@@ -99,7 +105,7 @@ def problems_of(
 def side_problems(
     written: Written, log: Sequence[ReadRecord], kept: Sequence[ReadRecord], *, of: str
 ) -> list[str]:
-    """Returns what is wrong with the *log* of a member and the tails of the other one that are *kept* there."""
+    """Returns the defects of the *log* of a member, and of the tails of the other member that are *kept* there."""
     log_keys, kept_keys = keys_of(log), keys_of(kept)
     problems = problems_of(written, log, of=f"the log of {of}", elsewhere=kept_keys)
     problems += problems_of(
@@ -117,7 +123,7 @@ def _known(written: Written) -> dict[AttemptKey, Attempt]:
 
 
 def _out_of_order(reads: Sequence[ReadRecord]) -> list[AttemptKey]:
-    """Returns records that follow a later one of the same producer in their partition, or in their key."""
+    """Returns records that follow a later record of the same producer in their partition, or with their key."""
     out: dict[AttemptKey, None] = {}
     for name in ("partition", "key"):
         orders: dict[tuple[str, object], list[int]] = {}
@@ -143,7 +149,10 @@ def _name(key: AttemptKey, attempt: Attempt | None) -> str:
 
 
 def difference(east: Sequence[ReadRecord], west: Sequence[ReadRecord]) -> str:
-    """Describes where the logs of both clusters, by partition in their order, differ first; "" if they are equal."""
+    """Describes where the logs of both clusters, by partition in their order, first differ.
+
+    Returns "" if they are equal.
+    """
     partitions = {record.partition for record in (*east, *west)}
     for partition in sorted(partitions):
         sides = [

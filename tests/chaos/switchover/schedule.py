@@ -1,4 +1,4 @@
-"""What a trial draws from its seed: its dimensions, and the faults of each run of the command. The same seed draws the same trial."""
+"""The dimensions of a trial, and the faults of each run of the command. The same seed draws the same trial."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Final
 
-# The states in which a run of the command is hit. Those that take longest are hit by random faults, too.
+# The states in which a fault hits a run of the command. The longest states are also hit by random faults.
 STATES: Final = (
     "Checking",
     "Fencing",
@@ -20,23 +20,23 @@ STATES: Final = (
     "Reversing",
     "RollingBack",
 )
-# Those of a switchover without the source.
+# the states of a switchover without the source
 UNPLANNED_STATES: Final = ("Assessing", "ForwardEnded", "GroupsClamped", "Promoting", "RollingBack")
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    # `both`: an idempotent and a transactional producer. The transactional one aborts some transactions.
+    # `both` is an idempotent and a transactional producer. The transactional producer aborts some transactions.
     "producers": ("idempotent", "transactional", "both"),
     "protocol": ("classic", "consumer"),  # group.protocol of the consumer
     "partitions": ("1", "3", "6"),
     "brokers": ("1+1", "1+1", "3+1", "1+3", "3+3"),  # of east and west
-    "moves": ("2", "2", "3", "4"),  # switchovers, there and back
+    "moves": ("2", "2", "3", "4"),  # the number of switchovers to the other cluster and back
     "rehearsals": ("none", "some"),
-    # When the reverse flow is started the first time: when the command asks for it, or as soon as the endpoint is switched.
+    # When the reverse flow is first started: when the command requests it, or as soon as the endpoint is switched.
     "back": ("asked", "asked", "early"),
     "faults": ("command", "flows", "brokers", "all", "all", "none"),
-    # Moves without the source: all its brokers are killed or frozen, or it responds, but its user gives it up.
+    # Moves without the source: all its brokers are killed or frozen, or its user gives it up although it responds.
     "unplanned": ("none", "killed", "killed", "frozen", "answers"),
 }
-UNPLANNED_SHARE: Final = 0.4  # of the moves after the first one, which is unplanned where any is
+UNPLANNED_SHARE: Final = 0.4  # for the moves after the first one, which is unplanned if any move is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +89,15 @@ KINDS: Final[Mapping[str, tuple[Fault, ...]]] = {
     "brokers": (F.KILL_SOURCE, F.FREEZE_SOURCE, F.KILL_TARGET, F.FREEZE_TARGET),
     "none": (),
 }
-# Longer than what notices a process that is gone: a command after 8 s, the owner of a flow after 15 s, a broker after 3 or 9 s.
+# Longer than the time after which an ended process is detected: by a command after 8 s, for the owner of a flow after
+# 15 s, and for a broker after 3 or 9 s.
 AWAY_S: Final = (0.2, 20.0)
-PAUSE_S: Final = (1.0, 12.0)  # between faults that do not wait for a state
+PAUSE_S: Final = (1.0, 12.0)  # the time between faults that do not wait for a state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFault:
-    """Hits when the command shows *state*, for *away_s*; *choice* selects a broker."""
+    """Hits for *away_s* when the command shows *state*. *choice* selects a broker."""
 
     fault: Fault
     state: str
@@ -106,7 +107,7 @@ class StateFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedFault:
-    """Hits *after_s* after the one before."""
+    """Hits *after_s* after the previous fault."""
 
     fault: Fault
     after_s: float
@@ -129,10 +130,10 @@ def drawn_dimensions(seed: int, requested: Mapping[str, str]) -> SwitchoverDimen
 
 
 def state_faults(seed: int, kind: str, states: Sequence[str] = STATES) -> Iterator[StateFault]:
-    """Yields a fault for each run of the command, without end; nothing for the kind none."""
+    """Yields a fault for each run of the command, without end, or none for the kind none."""
     rng, kinds = random.Random(f"{seed} states"), _kinds(kind)
     while kinds:
-        # Half of them hit the command: it is what must be resumable at every point.
+        # Half of the faults hit the command, which must be resumable at every point.
         fault = rng.choice(KINDS["command"] if rng.random() < 0.5 and kind == "all" else kinds)
         yield StateFault(
             fault=fault,
@@ -143,14 +144,14 @@ def state_faults(seed: int, kind: str, states: Sequence[str] = STATES) -> Iterat
 
 
 def unplanned_moves(seed: int, dimensions: SwitchoverDimensions) -> list[bool]:
-    """Draws for each move whether it is unplanned."""
+    """Draws whether each move is unplanned."""
     rng, moves = random.Random(f"{seed} kinds"), int(dimensions.moves)
     drawn = [True, *(rng.random() < UNPLANNED_SHARE for _ in range(moves - 1))]
     return drawn if dimensions.unplanned != "none" else [False] * moves
 
 
 def timed_faults(seed: int, kind: str) -> Iterator[TimedFault]:
-    """Yields faults of flows and brokers without end; nothing for the kinds none and command."""
+    """Yields faults of flows and brokers without end, or none for the kinds none and command."""
     rng = random.Random(f"{seed} times")
     kinds = [fault for fault in _kinds(kind) if fault not in KINDS["command"]]
     while kinds:

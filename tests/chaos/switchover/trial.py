@@ -1,8 +1,9 @@
-"""One trial: applications are moved to the other cluster and back, while commands, flows and brokers are killed and frozen.
+"""A trial in which applications are moved to the other cluster and back, while commands, flows and brokers are killed
+and frozen.
 
-The command is run again until the applications have moved, as an operator would. A move without the source is followed by the
-source's return: its tail is kept, and the reverse flow is started. In the end everything recovers, and what was written is compared
-with what the group has read, with both logs and with the kept tails.
+The command is repeated until the applications have moved, as an operator would do. After a move without the source, the
+source returns, its tail is kept, and the reverse flow is started. Finally all processes recover. The written records
+are compared with those that the group has read, with both logs, and with the kept tails.
 """
 
 import contextlib
@@ -72,37 +73,37 @@ from tests.harness.kafka.tools import records
 from tests.harness.pair_files import APP, allow_users, flow_file, secured_cluster, write_pair
 
 TOPIC, GROUP, PAIR = "orders", "billing", "chaos"
-RATE = 60  # records a second of each producer
+RATE = 60  # records per second of each producer
 DEADLINE_S = 60
-# A command that nothing disturbs ends within the time for checks and the limit for refused writes. On a busy machine its checks
-# take a minute.
+# Without faults, a command ends within the time for its checks and the limit for refused writes. On a busy machine, its
+# checks take a minute.
 HANG_S: Final = DEADLINE_S + 180.0
-FAULTS_MAX: Final = 3  # of one move by a state: then the command runs undisturbed, so that each move ends
-TIMED_FAULTS_MAX: Final = 4  # of one move, for the same reason
-RUNS_MAX: Final = 25  # of the command for one move
-ROLL_BACK_S: Final = 15.0  # a rollback that needs the lost source waits for it
+FAULTS_MAX: Final = 3  # faults by state in one move; then the command runs without faults and ends
+TIMED_FAULTS_MAX: Final = 4  # faults by time in one move, for the same reason
+RUNS_MAX: Final = 25  # runs of the command for one move
+ROLL_BACK_S: Final = 15.0  # a rollback that needs the lost source waits for the source
 RETRY_S: Final = 1.0
 SETTLE_S: Final = 300.0
 METADATA_S: Final = 3.0
 TICK_S: Final = 0.02
-REPLACED_S: Final = 14.0  # a frozen command counts as gone after 8 s
+REPLACED_S: Final = 14.0  # a frozen command counts as ended after 8 s
 ABORT_PERCENT: Final = 25
-# In unplanned moves: how often and how long the flow is frozen before them, for how long it misses what is written, how often the
-# loss is shown before it is accepted, for how long applications run without the source.
+# For unplanned moves: how often and how long the flow is frozen before them, and for how long records are written
+# meanwhile; how often the loss is shown before it is accepted; and for how long applications run without the source.
 TAIL_SHARE: Final = 0.7
 FLOW_FROZEN_S: Final = (2.0, 25.0)
 TAIL_S: Final = (0.2, 2.0)
 SHOWN_SHARE: Final = 0.3
-# And how often a planned move was tried first, whose command is killed in one of these states.
+# How often a planned move is tried first, whose command is killed in one of these states.
 PLANNED_SHARE: Final = 0.25
 BEFORE_PROMOTING: Final = ("Checking", "Fencing", "Quiescing", "Verifying")
 DEGRADED_S: Final = (0.2, 3.0)
-# How often, and when, `mirrorflow diverged` is killed: it takes seconds to start on a busy machine.
+# How often and when `mirrorflow diverged` is killed. On a busy machine, it takes seconds to start.
 KILLED_SHARE: Final = 0.4
 KILL_S: Final = (1.0, 8.0)
 UNDECIDED: Final = "It is not decided yet what belongs to the tail"
-# Brokers abort a transaction after its timeout. One that they abort while they start, as their partitions have no leaders yet, gets
-# no marker and stays open (KAFKA-20734).
+# Brokers abort a transaction after its timeout. If they abort it while they start, its partitions have no leaders yet.
+# Such a transaction gets no marker and stays open (KAFKA-20734).
 UNDECIDED_S: Final = 2 * TRANSACTION_MS / 1000
 OPEN_TRANSACTION: Final = re.compile(r"open in (\S+)-(\d+) since offset (\d+)")
 TRANSACTIONAL_ID: Final = "orders"
@@ -110,7 +111,7 @@ TRANSACTIONS_TOOL: Final = "org.apache.kafka.tools.TransactionsCommand"
 TOOL_HEAP_MIB, TOOL_S = 96, 120.0
 ADMITTED: Final = "Waits for the first record of the flow"
 STOP_CONSUMERS: Final = "consumers of these groups are stopped"
-# Brokers abort the transactions of a producer that is gone within a second after their timeout.
+# Brokers abort the transactions of an ended producer within a second after their timeout.
 QUICK_ABORT: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
 THREE: Final = {
     "default.replication.factor": "3",
@@ -121,22 +122,22 @@ THREE: Final = {
 
 @dataclass(kw_only=True, slots=True)
 class SwitchoverResult:
-    """The result. `problems` is empty if every acknowledged record was read exactly once and nothing was stuck."""
+    """The result. `problems` is empty if every acknowledged record was read exactly once and no process was stuck."""
 
     seed: int
     done: Counter[Fault] = field(default_factory=Counter)
-    commands: Counter[str] = field(default_factory=Counter)  # by how they ended
+    commands: Counter[str] = field(default_factory=Counter)  # runs by exit status
     moves: int = 0
-    unplanned: int = 0  # of the moves
+    unplanned: int = 0  # durations of the moves
     rehearsals: int = 0
     acknowledged: int = 0
     unknown: int = 0
     read: int = 0
     kept: int = 0  # records in the tails
-    reread: int = 0  # after unplanned moves
+    reread: int = 0  # records read again after unplanned moves
     hanging: int = 0  # partitions of transactions that a lost cluster has left open
-    cpu_s: float = 0.0  # of all processes of the trial
-    refused_s: list[float] = field(default_factory=list)  # of each move
+    cpu_s: float = 0.0  # CPU time of all processes of the trial
+    refused_s: list[float] = field(default_factory=list)  # CPU time of each move
     problems: list[str] = field(default_factory=list)
 
     def summary(self) -> str:
@@ -155,7 +156,7 @@ class SwitchoverResult:
 
 
 class SwitchoverTrial:
-    """One trial. After a failure, *folder* has `events.log`, and what all processes have written."""
+    """A trial. After a failure, *folder* has `events.log` and the output of all processes."""
 
     def __init__(
         self,
@@ -166,7 +167,7 @@ class SwitchoverTrial:
         folder: Path,
         log: Callable[[str], None],
     ) -> None:
-        """*seconds*: for which applications run between moves in all."""
+        """*seconds* is the total time for which applications run between moves."""
         self.folder = folder
         self.result = SwitchoverResult(seed=seed)
         self._seconds = seconds
@@ -177,18 +178,18 @@ class SwitchoverTrial:
         self._state_faults: Iterator[StateFault] = state_faults(seed, dimensions.faults)
         self._unplanned_faults = state_faults(seed, dimensions.faults, UNPLANNED_STATES)
         self._timed_faults: Iterator[TimedFault] = timed_faults(seed, dimensions.faults)
-        self._timed_count = 0  # in this move
+        self._timed_count = 0  # in the current move
         self._next_fault: TimedFault | None = None
         self._fault_due_s = 0.0
         self._sides: dict[str, MemberSide] = {}
         self._flows: dict[str, FlowProcess] = {}
         self._producers: list[PairProducer] = []
         self._applications: list[PairProducer | PairConsumer] = []
-        self._commands: list[PairCommand] = []  # that run
+        self._commands: list[PairCommand] = []  # in the current run
         self._unplanned: list[UnplannedMove] = []
         self._tools = itertools.count()
         self._tails: dict[str, list[str]] = {}  # topics of kept tails on each member, in their order
-        self._held_at = ""  # the member at which the consumer was stopped
+        self._held_at = ""  # the member on which the consumer was stopped
         self._calm_since_s = time.monotonic()
         self._is_move_done = False
 
@@ -274,7 +275,7 @@ class SwitchoverTrial:
             return False
 
     def _note_cpu(self) -> None:
-        """Notes what the processes have used that run now; the rest were commands, and processes that were killed."""
+        """Records the CPU time of the processes that run now. The other processes were commands, or were killed."""
         groups = {
             "brokers": [node.child for side in self._sides.values() for node in side.cluster.nodes.values()],
             "flows": [flow.child for flow in self._flows.values()],
@@ -321,7 +322,7 @@ class SwitchoverTrial:
             self._note(f"move {number + 1} of {moves}: {to} is active")
 
     def _move(self, arguments: list[str], faults: Iterator[StateFault]) -> None:
-        """Runs the command until it has done its work."""
+        """Runs the command until it has succeeded."""
         self._is_move_done = False
         for run in range(RUNS_MAX):
             self._run_command(arguments, next(faults, None) if run < FAULTS_MAX else None)
@@ -331,14 +332,17 @@ class SwitchoverTrial:
         raise HarnessError(f"{' '.join(arguments)}: not done after {RUNS_MAX} runs of the command.")
 
     def _move_without(self, source: str, to: str) -> None:
-        """Moves applications to *to* without *source*, which then returns: its tail is kept, and the reverse flow started."""
+        """Moves applications to *to* without *source*.
+
+        Then *source* returns, its tail is kept, and the reverse flow is started.
+        """
         kind, side, forward = self._dimensions.unplanned, self._sides[source], self._flows[source]
-        # What is written while the flow is frozen becomes the tail, unless the flow wakes up in time.
+        # Records that are written while the flow is frozen become the tail, unless the flow resumes in time.
         if self._rng.random() < TAIL_SHARE and forward.freeze(self._rng.uniform(*FLOW_FROZEN_S)):
             self._note(f"{forward.name} is frozen")
             self._run_for(self._rng.uniform(*TAIL_S))
         if self._rng.random() < PLANNED_SHARE:
-            # The source is lost while a planned move is under way, whose command cannot continue.
+            # The source is lost during a planned move, whose command cannot continue.
             state = self._rng.choice(BEFORE_PROMOTING)
             killed = StateFault(fault=Fault.KILL_COMMAND, state=state, away_s=0, choice=0)
             self._run_command(["--to", to], killed)
@@ -369,8 +373,8 @@ class SwitchoverTrial:
             back.start()
 
     def _run_diverged(self, action: str, left: str) -> None:
-        """Runs `mirrorflow diverged` until it has done its work; some runs are killed."""
-        undecided_s = 0.0  # since when a transaction is open in the tail
+        """Runs `mirrorflow diverged` until it has succeeded. Some runs are killed."""
+        undecided_s = 0.0  # the time since which a transaction is open in the tail
         for run in range(RUNS_MAX):
             command = self._start_command([action, "--left", left], command=DIVERGED)
             has_faults = run < FAULTS_MAX and self._dimensions.faults in {"command", "all"}
@@ -388,7 +392,7 @@ class SwitchoverTrial:
             self._note(f"{command.name}: {action}, status {status}. {output[-500:]}")
             if status == 2:
                 raise HarnessError(f"The command was refused as invalid:\n{output}")
-            # A run that was killed after its last step has done its work, too.
+            # A run that was killed after its last step has succeeded as well.
             if status == 0 or (action == "start-back" and f"copies to {left} already" in output):
                 return
             if UNDECIDED in output:
@@ -400,13 +404,13 @@ class SwitchoverTrial:
         raise HarnessError(f"diverged {action}: not done after {RUNS_MAX} runs of the command.")
 
     def _abort_hanging(self, member: str, output: str) -> None:
-        """Aborts the transactions that *output* names, whose coordinator has forgotten them, as an operator would."""
+        """Aborts the transactions in *output* whose coordinator has lost them, as an operator would do."""
         described = self._transactions_tool(member, "describe", "--transactional-id", TRANSACTIONAL_ID)
         if "CompleteCommit" in described:
-            # Nothing can write the marker of a commit, and an abort would lose records that are acknowledged.
+            # No process can write the marker of a commit, and an abort would lose acknowledged records.
             raise HarnessError(f"{member} has left a transaction without its marker:\n{described}")
         if "CompleteAbort" not in described:
-            return  # it is not over yet
+            return  # the timeout has not passed yet
         for topic, partition, offset in OPEN_TRANSACTION.findall(output):
             place = ("--topic", topic, "--partition", partition, "--start-offset", offset)
             aborted = self._transactions_tool(member, "abort", *place)
@@ -441,7 +445,7 @@ class SwitchoverTrial:
     def _run_command(
         self, arguments: list[str], fault: StateFault | None = None, *, limit_s: float = math.inf
     ) -> None:
-        """Runs the command once, to its end; *fault* hits it on the way. It is killed after *limit_s*."""
+        """Runs the command once until it ends. *fault* hits it during the run. It is killed after *limit_s*."""
         command = self._start_command(arguments)
         while not command.has_ended:
             if command.seconds > limit_s:
@@ -462,7 +466,7 @@ class SwitchoverTrial:
         return started
 
     def _read_lines(self, command: PairCommand, fault: StateFault | None) -> bool:
-        """Does what the command asks its user to do; returns whether it shows the state that *fault* hits."""
+        """Does what the command requests of its user. Returns whether the command shows the state that *fault* hits."""
         hit = False
         for line in command.new_lines():
             self._note(f"{command.name} | {line}")
@@ -492,7 +496,7 @@ class SwitchoverTrial:
             raise HarnessError(f"The command was refused as invalid:\n{command.output()}")
         if status >= 0 and state in {"Lifted", "Rehearsed", "Refused"}:
             self._release_consumer()
-        # A command that was killed after its last record, or that another one has replaced, has done its work, too.
+        # A command that was killed after its last record, or that another command has replaced, has succeeded as well.
         active = self._clients.active()
         was_done = state == "Refused" and any(
             sentence in reason
@@ -517,7 +521,7 @@ class SwitchoverTrial:
             case Fault.INTERRUPT_COMMAND:
                 command.interrupt()
             case Fault.REPLACE_COMMAND:
-                # A second command takes over, and this one wakes up while that works or later.
+                # A second command takes over. The first one resumes while the second one runs, or later.
                 command.freeze(REPLACED_S)
                 self._run_command(arguments)
             case Fault.ROLL_BACK:
@@ -618,7 +622,10 @@ class SwitchoverTrial:
         )
 
     def _settle(self) -> None:
-        """Waits until all processes run; checks that writes are accepted, and that everything written is read and copied."""
+        """Waits until all processes run.
+
+        Checks that writes are accepted, and that all written records are read and copied.
+        """
         self._next_fault = None
         self._note("processes recover")
         self._wait("all processes run and every replica is in sync", self._is_calm)
@@ -626,7 +633,7 @@ class SwitchoverTrial:
         for producer in self._producers:
             producer.stop()
         self._note("the producers have stopped")
-        with contextlib.suppress(HarnessError):  # what is missing is named by the judgement
+        with contextlib.suppress(HarnessError):  # the judgement reports what is missing
             self._wait_for_reads()
         self._consumer.stop()
 
@@ -648,7 +655,7 @@ class SwitchoverTrial:
             return expected <= keys_of(self._consumer.reads)
 
         wait_until("the group has read all records", has_read, timeout_s=60, poll_s=0.2)
-        # What was written before it shows within this time, if it is read twice.
+        # if an earlier record is read twice, this shows within this time
         time.sleep(1)
         self._consumer.update()
 
@@ -675,7 +682,7 @@ class SwitchoverTrial:
         logs: dict[str, list[ReadRecord]] = {}
 
         def first_difference() -> str:
-            """Returns where the logs differ, except for the tail of each, which the other member has kept."""
+            """Returns where the logs differ, except for the tail of each log, which the other member has kept."""
             own = {"east": keys_of(kept["west"]), "west": keys_of(kept["east"])}
             return difference(
                 *(
@@ -744,13 +751,13 @@ def _log_of(cluster: KafkaCluster, topic: str = TOPIC) -> list[ReadRecord]:
 
 
 def _used_cpu_s() -> float:
-    """Returns user and system seconds of this process and of all that it has waited for."""
+    """Returns the user and system seconds of this process and of all child processes for which it has waited."""
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def _denied(cluster: KafkaCluster) -> int:
-    """Returns the number of ACLs on *cluster* that deny something of a topic."""
+    """Returns the number of ACLs on *cluster* that deny an operation on a topic."""
     every = AclBindingFilter(
         ResourceType.TOPIC,
         None,
