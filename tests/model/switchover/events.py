@@ -1,8 +1,9 @@
-"""Everything that can happen next in the world, except what the runs of the operator do.
+"""All events that can happen next in the world, except the steps of runs of the operator.
 
-Troubles are counted (`World.troubles`): each happens at most as often as the scenario has it. Three do not happen at a moment in which no
-machine could tell: a super user does not write, and the fence is not removed by hand, between the last check and the promotion; a copy is
-not written to by mistake after its verification.
+Faults and mistakes (`World.troubles`) are counted, and each happens at most as often as the scenario allows. Three of
+them do not happen at times at which no process could detect them: between the last check and the promotion, a super
+user does not write and the fence is not removed by hand, and after the verification no foreign record is written to a
+copy.
 """
 
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ REVERSE_COPY = "reverse copy of "
 EARLY = "reverse flow is started early"
 GIVE_UP, GIVE_UP_BESIDE = "the target is given up", "the target is given up beside a process that works"
 TOO_SOON = "reverse flow is started before the clusters are reconciled"
-# Not these: a switchover must succeed in spite of them.
+# not these, because a switchover must succeed despite them
 FAILURES = frozenset({LIMIT, ROLLBACK, BYPASS, FOREIGN, UNFENCE, EARLY, GIVE_UP, GIVE_UP_BESIDE})
 
 
@@ -55,7 +56,7 @@ def events(world: World) -> Iterator[Event]:
 
 
 def after_trouble(world: World, trouble: str, **changes: Any) -> World:
-    """Returns the world after *trouble* with *changes*."""
+    """Returns the world with *changes* after *trouble*."""
     troubles = list(world.troubles)
     troubles.remove(trouble)
     happened = world.happened | {trouble}
@@ -70,7 +71,10 @@ def _append(logs: tuple[tuple[str, ...], ...], partition: int, *entries: str) ->
 
 
 def _producers_write(world: World) -> Iterator[Event]:
-    """A producer writes to the member that it knows, unless a fence is enforced there; when it is restarted, it follows the endpoint."""
+    """A producer writes to the member that it knows, unless a fence is enforced there.
+
+    After a restart, it uses the endpoint.
+    """
     for number, producer in enumerate(world.producers):
         if producer.member != world.endpoint:
             yield f"restart producer {number}", _with_producer(world, number, member=world.endpoint)
@@ -94,7 +98,7 @@ def _with_producer(world: World, number: int, **changes: Any) -> World:
 
 
 def _transaction_ends(world: World) -> Iterator[Event]:
-    """A transaction that is open can be ended behind a fence, which refuses records and no markers."""
+    """An open transaction can end despite a fence, because the fence refuses records but no markers."""
     log = world.source[1]
     if world.is_source_up and last_stable(log) < len(log) and not world.hangs:
         for marker in sorted(MARKERS):
@@ -103,7 +107,10 @@ def _transaction_ends(world: World) -> Iterator[Event]:
 
 
 def _group_reads(world: World) -> Iterator[Event]:
-    """A consumer of the group reads the first partition and commits, until its user stops it; checkpoints follow while the flow runs."""
+    """A consumer of the group reads the first partition and commits, until its user stops it.
+
+    Checkpoints are written while the flow runs.
+    """
     is_due = world.has_checkpoints and world.checkpoint < min(world.group_source, world.copied[0])
     if is_due and world.is_source_up and world.is_target_up and not world.flow.ended_by:
         yield "checkpoint", world._replace(checkpoint=world.group_source)
@@ -118,7 +125,7 @@ def _group_reads(world: World) -> Iterator[Event]:
 
 
 def _flow_copies(world: World) -> Iterator[Event]:
-    """A copier reads and writes, sleeps between both, or finds that it was fenced and comes back as a newcomer."""
+    """A copier reads and writes, is suspended between both, or detects that it was fenced and returns as a newcomer."""
     if not world.is_target_up:
         return
     is_owned = any(copier.epoch == world.flow.epoch for copier in world.copiers)
@@ -142,7 +149,7 @@ def _flow_copies(world: World) -> Iterator[Event]:
 
 
 def _taken(world: World, number: int) -> World:
-    """A newcomer raises the epoch, and its markers fence the copiers before it; it does not see a flow that has ended."""
+    """A newcomer increases the epoch, and its markers fence earlier copiers. It does not take a flow that has ended."""
     epoch = world.flow.epoch + 1
     return _with_copier(world, number, Copier(epoch=epoch))._replace(
         flow=Flow(epoch=epoch, marked_epoch=epoch)
@@ -166,9 +173,11 @@ def _written(world: World, number: int, fetched: tuple[int, int]) -> World:
 
 
 def _reverse_flow_copies(world: World) -> Iterator[Event]:
-    """The reverse flow, which the fence lets pass, copies what was written since it started, and emits heartbeats.
+    """The reverse flow, whose user the fence does not deny, copies records written since it started, and emits
+    heartbeats.
 
-    A process that someone starts before its time copies from the beginning, unless the flow is held, or has to wait for a switchover.
+    A process that is started too early copies from the beginning, unless the flow is held or must wait for a
+    switchover.
     """
     reverse = world.reverse
     may_run = (reverse.started_by or reverse.has_process) and not reverse.held_by
@@ -181,7 +190,7 @@ def _reverse_flow_copies(world: World) -> Iterator[Event]:
         yield "reverse heartbeat", world._replace(reverse=reverse._replace(is_copying=True))
     for partition, offset in enumerate(reverse.next):
         entries = world.target[partition][offset:]
-        # What was copied back already would be copied to the target, and back again, without an end.
+        # Records that were already copied back would be copied to the target, and back again, without end.
         if entries and (reverse.started_by or world.source[partition].count(entries[0]) < 2):
             following = (*reverse.next[:partition], offset + 1, *reverse.next[partition + 1 :])
             yield (
@@ -203,7 +212,7 @@ def _claim(*, started: str = "", ended: str = "") -> Claim:
 
 
 def _time_passes(world: World) -> Iterator[Event]:
-    # The time begins when the fence is complete, and counts when it is announced that the ends are awaited.
+    # The time begins when the fence is complete. It counts once the command has announced that it waits for the ends.
     if not world.is_quiet and stored_state(world) in {SwitchoverState.FENCING, SwitchoverState.QUIESCING}:
         is_enforced = world.source_fence == PARTITIONS
         yield "the ends stay unchanged", world._replace(is_quiet=True, is_enforced=is_enforced)
@@ -245,13 +254,13 @@ def _troubles(world: World) -> Iterator[Event]:
 
 
 def _may_start_back(world: World, trouble: str) -> bool:
-    """Returns whether someone starts the flow back before a switchover does."""
+    """Returns whether a user starts the reverse flow before a switchover does."""
     is_its_time = trouble == EARLY or (trouble == TOO_SOON and world.flow.ended_by != "")
     return is_its_time and not world.reverse.started_by
 
 
 def _is_before_verification(state: SwitchoverState | None) -> bool:
-    """Records that others write into a copy are found by the verification, if they are written before it."""
+    """Returns whether the verification finds foreign records that are written into a copy in this state."""
     return state not in PROMOTED | {
         SwitchoverState.VERIFYING,
         SwitchoverState.GROUPS_FINAL,
@@ -260,7 +269,7 @@ def _is_before_verification(state: SwitchoverState | None) -> bool:
 
 
 def _may_pass_limit(world: World) -> bool:
-    """Returns whether a limit runs that has not passed."""
+    """Returns whether a limit runs that has not expired."""
     record = newest((*world.source_journal, *world.target_journal))
     if record is None or record.state not in FENCED | {SwitchoverState.CHECKING}:
         return False

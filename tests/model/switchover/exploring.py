@@ -1,4 +1,4 @@
-"""Explores a world breadth first: every state that can be reached, by every event and every step of every run."""
+"""Explores a world breadth first: every reachable state, by every event and every step of every run."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ class _Violated(Exception):  # noqa: N818 - the end of a search, not an error
 
 
 def explore(initial: World) -> Explored:
-    """Explores every state that *initial* leads to; stops at the first violation."""
+    """Explores every state that *initial* leads to, and stops at the first violation."""
     _next_step.cache_clear()  # the function may have been replaced
     numbers = {initial: 0}
     worlds = [initial]
@@ -111,7 +111,7 @@ def explore(initial: World) -> Explored:
 
 
 def successors(world: World) -> Iterator[Event]:
-    """Yields each event and step that is possible now, with the world after it. Raises _Violated."""
+    """Yields each event and step that is possible now, with the resulting world. Raises _Violated."""
     for name, after in events(world):
         if broken := next(broken_by_event(world, name, after), ""):
             raise _Violated(broken, name)
@@ -147,7 +147,10 @@ def _is_target_gone(world: World) -> bool:
 
 
 def _can_begin(world: World, record: SwitchoverRecord) -> bool:
-    """A process takes the lock on both clusters, so a planned one waits for a source that is lost, unless the target has promoted."""
+    """Returns whether a process can take the lock on both clusters.
+
+    A planned switchover therefore waits for a lost source, unless the target has promoted.
+    """
     is_promoted = any(
         kept.value.id == record.id and kept.value.state in PROMOTED for kept in world.target_journal
     )
@@ -155,7 +158,7 @@ def _can_begin(world: World, record: SwitchoverRecord) -> bool:
 
 
 def _starts(world: World) -> Iterator[Event]:
-    """A user asks for a switchover, or the one under way is resumed if no process carries it out."""
+    """A user requests a switchover, or a switchover that no process carries out is resumed."""
     if world.to_start:
         yield "start", _started(world._replace(to_start=world.to_start[1:]), world.to_start[0].value)
     unfinished = unfinished_of(known_records(world))
@@ -176,7 +179,10 @@ def _starts(world: World) -> Iterator[Event]:
 
 
 def _started(world: World, record: SwitchoverRecord, *, gives_up_target: bool = False) -> World:
-    """A process starts with the newest record that it reads; before it has the lock, another one may write a newer one."""
+    """A process starts with the newest record that it reads.
+
+    Before it has the lock, another process may write a newer one.
+    """
     known = [other for other in known_records(world) if other.id == record.id]
     begun = kept_record(newest_record([record, *known]) or record)
     run = Run(f"run {world.runs_started}", begun, _NOTHING, gives_up_target=gives_up_target)
@@ -199,7 +205,7 @@ def _acted(world: World, run: Run, rest: tuple[Run, ...]) -> Event:
 
 
 def _stepped(world: World, run: Run, rest: tuple[Run, ...]) -> Event:
-    """The run reads the clusters, in two parts if that takes a while, and asks the product what to do."""
+    """The run reads the clusters, in two parts if that takes a while, and calls the product for its next step."""
     if world.reads_slowly and run.first_part is None:
         reading = run._replace(first_part=kept(visible(world)))
         return f"{run.name}: reads the first part", world._replace(runs=(*rest, reading))
@@ -227,7 +233,7 @@ def _is_under_way(world: World, record: SwitchoverRecord) -> bool:
 def _next_step(
     first_part: World, world: World, name: str, record: Kept, *, gives_up_target: bool
 ) -> tuple[Kept, Kept | None]:
-    """Calls the product's function. Returns the record, and the actions; None: the process has nothing more to do."""
+    """Calls the product's function, and returns the record and the actions, or None if the process has completed."""
     if record.value.is_unplanned:
         observed = observe_alone(first_part, world, name, record.value)
     else:
@@ -242,7 +248,7 @@ def _final_states(world: World) -> set[SwitchoverState]:
 
 
 def _check_liveness(explored: Explored, worlds: list[World], predecessors: list[list[int]], path) -> None:
-    """From each state an end can be reached; without a failure that prevents it, the wanted end."""
+    """Checks that an end can be reached from each state, and the wanted end if no failure prevents it."""
     for ends, failures, sentence in (
         (_is_over, frozenset(), "no final state can be reached"),
         (_has_succeeded, FAILURES, "the switchover cannot succeed any more, without a failure"),
@@ -261,9 +267,10 @@ def _check_liveness(explored: Explored, worlds: list[World], predecessors: list[
 
 
 def _is_over(world: World) -> bool:
-    """Returns whether each switchover has ended; while the target is lost, whether applications can write, or have moved.
+    """Returns whether each switchover has ended. While the target is lost, returns whether applications can write or
+    have moved.
 
-    A run that has begun to store the promotion cannot know whether the target has it, nor can one after it.
+    A run that has begun to store the promotion cannot know whether the target has it, and neither can a later run.
     """
     if world.is_target_lost and not world.is_target_up:
         is_promoted = any(run.record.value.state in PROMOTED for run in world.runs)
@@ -272,7 +279,8 @@ def _is_over(world: World) -> bool:
         return not world.source_fence or is_promoted or may_be_promoted or stored_state(world) in PROMOTED
     records = all_records(world)
     if world.is_source_lost and not world.is_source_up:
-        # The reverse flow, and a rollback, wait for the source. Its user can ask for an unplanned switchover until one has begun, or has promoted.
+        # The reverse flow and a rollback wait for the source. A user can request an unplanned switchover until it has
+        # begun or has promoted.
         unplanned = [run.record.value for run in world.runs if run.record.value.is_unplanned]
         unplanned += [record for record in records if record.is_unplanned]
         has_begun = any(record.state not in ROLLED_BACK | {SwitchoverState.REFUSED} for record in unplanned)
@@ -286,13 +294,15 @@ def _is_over(world: World) -> bool:
 
 
 def _has_succeeded(world: World) -> bool:
-    """Returns whether the user has what was asked for, or has only to ask again, or cannot have it in this world."""
+    """Returns whether the user has the requested result, only needs to request it again, or cannot have it in this
+    world.
+    """
     cannot_succeed = world.has_failed_check or world.has_refused_request or world.hangs
     if cannot_succeed or world.is_target_lost or world.is_source_lost:
         return True
     last = newest_record(all_records(world))
     if last is None or last.to != world.target_name:
-        # The process died before it had stored what the user has asked for.
+        # the process died before it had stored what the user requested
         return CRASH in world.happened and not world.runs and not world.to_start
     if last.is_unplanned and not last.accepts_loss:
         return True

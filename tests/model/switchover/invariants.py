@@ -1,4 +1,4 @@
-"""What must hold in every reachable state, and for each action. The numbers I1 to I8 are those of decision 029."""
+"""The invariants of every reachable state and of each action. The numbers I1 to I8 are those of decision 029."""
 
 from collections.abc import Iterator
 
@@ -44,11 +44,11 @@ from tests.model.switchover.world import (
 )
 
 _S = SwitchoverState
-# In which the reverse flow is held or started. In FENCING it may be started right before it is held.
+# The states in which the reverse flow is held or started. In FENCING, it may be started right before it is held.
 _HOLDING = (FENCED | PROMOTED) - {_S.FENCING}
-# In which the reverse flow waits until the clusters are reconciled, unless it ran before.
+# The states in which the reverse flow waits until the clusters are reconciled, unless it ran before.
 _ALONE = PROMOTED | {_S.GROUPS_CLAMPED}
-# I7: the states in which the journal must be before an action is carried out.
+# I7: the states that the journal must have before an action is carried out.
 ANNOUNCED = {
     TryFence: {_S.CHECKING},
     VerifySeal: {_S.VERIFYING, _S.FORWARD_ENDED},
@@ -99,7 +99,7 @@ def broken_in(world: World) -> Iterator[str]:
 
 
 def broken_by_event(before: World, name: str, after: World) -> Iterator[str]:
-    """Yields the invariants that the event *name* violates, which leads from *before* to *after*."""
+    """Yields the invariants that the event *name*, which leads from *before* to *after*, violates."""
     if name.startswith("copier") and stored_state(before) in PROMOTED and after.target != before.target:
         yield "I2: the forward flow has written after it had ended"
     if name.startswith(REVERSE_COPY) and _is_holding(before) and _comes_from_source(before, after):
@@ -109,7 +109,9 @@ def broken_by_event(before: World, name: str, after: World) -> Iterator[str]:
 
 
 def _is_holding(world: World) -> bool:
-    """Returns whether the newest switchover holds the reverse flow, or has started it, or lacks a start after a lost source."""
+    """Returns whether the newest switchover holds the reverse flow, has started it, or lacks a start after a lost
+    source.
+    """
     record = newest((*world.source_journal, *world.target_journal))
     if record is None:
         return False
@@ -119,7 +121,9 @@ def _is_holding(world: World) -> bool:
 
 
 def _comes_from_source(before: World, after: World) -> bool:
-    """Returns whether the record that the reverse flow has copied lay in the target before applications could write there."""
+    """Returns whether the record that the reverse flow has copied was in the target before applications could write
+    there.
+    """
     if before.promoted_ends is None:
         return True
     _, target_ends = before.promoted_ends
@@ -128,7 +132,7 @@ def _comes_from_source(before: World, after: World) -> bool:
 
 
 def broken_by_action(before: World, run: Run, part: Part, after: World) -> Iterator[str]:
-    """Yields the invariants that *run* violates by carrying *part* out."""
+    """Yields the invariants that *run* violates by carrying out *part*."""
     record: SwitchoverRecord = run.record.value
     if record.runner != run.name and not record.is_final:
         yield "I7: a run continues what another one has begun, without a word"
@@ -160,7 +164,7 @@ def broken_by_action(before: World, run: Run, part: Part, after: World) -> Itera
 
 
 def broken_by_refusal(world: World, record: SwitchoverRecord) -> Iterator[str]:
-    """Yields what is wrong if *record* is refused before it has begun, because another one is under way."""
+    """Yields what is wrong if *record* is refused before it has begun because another switchover is under way."""
     records = all_records(world)
     under_way = [other for other in records if not other.is_final and not is_overtaken(other, records)]
     is_first_refused = record.is_unplanned and record.state is _S.REFUSED and not record.epoch
@@ -183,10 +187,10 @@ def broken_by_plan(observed: World, before: SwitchoverRecord, actions: Kept) -> 
 
 
 def _broken_by_record(before: World, record: SwitchoverRecord, world: World) -> Iterator[str]:
-    """Yields what is wrong with the world at the moment in which *record* is stored on the first cluster."""
+    """Yields what is wrong with the world when *record* is stored on the first cluster."""
     known = all_records(before)
     if record in known:
-        return  # a copy of what the other cluster has
+        return  # a copy of the other cluster's entries
     old = newest_record(known)
     is_resumed = (
         old is not None and old.id == record.id and old.runner != record.runner and not old.is_unplanned
@@ -210,7 +214,7 @@ def _broken_by_record(before: World, record: SwitchoverRecord, world: World) -> 
         yield "a restore begins, and no unplanned switchover has left the member"
     if record.state is _S.FENCING and (before.has_failed_check or not before.is_canary_tried):
         yield "writes are refused before all checks have passed"
-    # A rehearsal does not hold the flow back, and reports its records as those of any other producer.
+    # A rehearsal does not hold the reverse flow, and reports its records like those of any other producer.
     writers = {BYPASS, UNFENCE} | ({EARLY} if record.type is SwitchoverType.REHEARSAL else set())
     if "behind the fence" in record.reason and not writers & world.happened:
         yield f"misreport: {record.reason}"
@@ -250,19 +254,23 @@ def _broken_by_promoting(record: SwitchoverRecord, world: World) -> Iterator[str
 
 
 def _is_restorable(record: SwitchoverRecord, known: list[SwitchoverRecord]) -> bool:
-    """Returns whether the last switchover that has moved applications was unplanned, away from the member that *record* names."""
+    """Returns whether the last switchover that has moved applications was unplanned, and moved them away from the
+    member in *record*.
+    """
     last = newest_record(other for other in known if other.state in MOVED and other.id != record.id)
     return last is not None and last.is_unplanned and last.source == record.to
 
 
 def _may_begin_after(old: SwitchoverRecord, record: SwitchoverRecord) -> bool:
-    """An unplanned switchover does not wait for one that cannot end without the source."""
+    """Returns whether an unplanned switchover may begin without waiting for one that cannot end without the source."""
     is_stuck = not old.is_unplanned or old.state is _S.ROLLING_BACK
     return record.is_unplanned and is_stuck and old.state not in PROMOTED
 
 
 def _broken_by_promoting_alone(record: SwitchoverRecord, world: World) -> Iterator[str]:
-    """The target has exactly what is before the cuts, and the record says no more than that is lost."""
+    """Yields unless the target has exactly the entries before the cuts, and the record reports no more than that as
+    lost.
+    """
     assert record.known_loss is not None
     cuts = [(cut.copied, cut.target_end) for cut in record.cuts]
     if cuts != [(copied, len(log)) for copied, log in zip(world.copied, world.target, strict=True)]:
@@ -301,7 +309,7 @@ def _broken_by_done(record: SwitchoverRecord, world: World) -> Iterator[str]:
 
 
 def _broken_by_giving_up(record: SwitchoverRecord, world: World) -> Iterator[str]:
-    """Nothing has changed, and the reason says why. What one that was overtaken has changed is its own."""
+    """Yields unless nothing has changed and the reason explains why. Changes of an overtaken run do not count."""
     others = [other for other in all_records(world) if other.id != record.id and not other.is_final]
     if world.reverse.held_by == record.id:
         yield f"misreport: {record.state.value}, but the reverse flow is held"

@@ -1,4 +1,4 @@
-"""The product without one of its guards: a function of `guards` or of the state machine that is replaced."""
+"""Variants of the product in which one guard is missing. A function of `guards` or of the state machine is replaced."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from tests.model.switchover.scenarios import SCENARIOS
 
 @dataclass(frozen=True)
 class Mutant:
-    """The product without the guard that *rule* states: `owner.name` is *value* in it."""
+    """The product without the guard in *rule*: `owner.name` is replaced by *value*."""
 
     rule: str
     scenario: str

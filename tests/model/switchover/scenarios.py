@@ -1,4 +1,4 @@
-"""The worlds that are explored: each has few dangers, so that all of its states can be reached in seconds."""
+"""The explored worlds. Each has few faults, so that all of its states can be reached in seconds."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -56,7 +56,7 @@ _ANY_END = {_S.DONE, _S.LIFTED, _S.REFUSED}
 
 
 def restorable(*troubles: str) -> World:
-    """Returns a world that an unplanned switchover to west has left and whose clusters are reconciled: the flow from west runs.
+    """Returns a world after an unplanned switchover to west whose clusters are reconciled. The flow from west runs.
 
     East, which was lost, is still fenced, and has every record of the first partition.
     """
@@ -258,7 +258,7 @@ SCENARIOS: Final = {
         Scenario("restore, bypass", restorable(BYPASS), _DONE_OR_LIFTED),
     )
 }
-# They take minutes.
+# these scenarios take minutes
 LARGE_SCENARIOS: Final = {
     scenario.name: scenario
     for scenario in (

@@ -1,7 +1,8 @@
-"""The shell of the model: it observes the world as the product's shell observes clusters, and carries out one action at a time.
+"""The shell of the model. It observes the world like the product's shell observes clusters, and carries out one action
+at a time.
 
-What it guarantees is what the product's shell has to guarantee (`mirrorflow_core.switchover.observation` and `actions`): it
-observes and acts only while it holds the lock, in order, and each action may be repeated.
+It guarantees what the product's shell must guarantee (`mirrorflow_core.switchover.observation` and `actions`). It
+observes and acts only while it holds the lock, and in order. Each action may be repeated.
 """
 
 from functools import cache
@@ -69,14 +70,14 @@ _RUNNING: Final = MappingProxyType({ReadinessCheck.FLOWS: "flow west-to-east run
 
 
 class Part(NamedTuple):
-    """A part of an action that a crash can separate from the rest."""
+    """A part of an action that a crash can separate from the other parts."""
 
     action: SwitchoverAction
     number: int
 
 
 def visible(world: World) -> World:
-    """Returns *world* without what no process can read: worlds that look the same lead to the same step."""
+    """Returns *world* without the facts that no process can read. Worlds that are then equal lead to the same step."""
     return world._replace(
         runs=(),
         troubles=(),
@@ -92,9 +93,9 @@ def visible(world: World) -> World:
 def observe(
     first_part: World, world: World, name: str, *, gives_up_target: bool = False
 ) -> SwitchoverObservation:
-    """Returns what the run *name* reads: the fields up to `source` as they were in *first_part*, the others as in *world*.
+    """Returns what the run *name* reads: the fields up to `source` from *first_part*, and the others from *world*.
 
-    One that gives up the target reads nothing there.
+    A run that gives up the target reads nothing there.
     """
     if gives_up_target:
         first_part, world = without_target(first_part), without_target(world)
@@ -124,16 +125,16 @@ def observe(
 
 
 def without_target(world: World) -> World:
-    """Returns *world* as a process sees it that uses the source alone."""
+    """Returns *world* as observed by a process that uses only the source."""
     return world._replace(is_target_up=False)
 
 
 def observe_alone(
     first_part: World, world: World, name: str, record: SwitchoverRecord
 ) -> SwitchoverObservation:
-    """Returns what the run *name* reads for an unplanned switchover: as `observe`, without the journal of the source.
+    """Returns what the run *name* reads for an unplanned switchover: like `observe`, without the journal of the source.
 
-    A user who rolls back means the first switchover.
+    A user who rolls back refers to the first switchover.
     """
     fence = None if first_part.is_fence_noted else FenceState.ABSENT
     if first_part.is_source_up:
@@ -153,7 +154,7 @@ def observe_alone(
 
 
 def _loss(world: World) -> LossAssessment:
-    """Without the source, its ends are unknown."""
+    """Returns the loss. Without the source, its ends are unknown."""
     is_up = world.is_source_up
     return LossAssessment(
         partitions=tuple(
@@ -257,14 +258,16 @@ def parts(actions: tuple[SwitchoverAction, ...]) -> Kept:
 
 
 def is_unordered(pending: tuple[Part, ...]) -> bool:
-    """Returns whether the next two parts are sent side by side: a record for both journals that is no promotion and no rollback."""
+    """Returns whether the next two parts are sent concurrently: a record for both journals that is neither a promotion
+    nor a rollback.
+    """
     first = pending[0]
     is_whole = len(pending) > 1 and pending[1].action is first.action
     return is_whole and isinstance(first.action, WriteRecord) and first.action.record.state in FENCED
 
 
 def carry_out(world: World, part: Part) -> World:
-    """Returns the world after *part*, which has no effect if a cluster that it needs does not respond."""
+    """Returns the world after *part*. The part has no effect if a cluster that it needs does not respond."""
     match part.action:
         case WriteRecord(record):
             return _write_record(world, kept_record(record), part.number)
@@ -315,7 +318,10 @@ def carry_out(world: World, part: Part) -> World:
 
 
 def _write_record(world: World, record: Kept, number: int) -> World:
-    """Writes to one journal, and to the other one: side by side, or once the first has acknowledged it; of an unplanned switchover, to the target's."""
+    """Writes a record to both journals, concurrently or one after the other.
+
+    For an unplanned switchover, writes only to the target's.
+    """
     if record.value.is_unplanned and number:
         return world
     is_target_first = record.value.written_first == world.target_name
@@ -356,8 +362,11 @@ def _verify(world: World, seal: Seal) -> World:
 
 
 def _end_flow(world: World, switchover: str) -> World:
-    """Raises the epoch, has the markers written and commits the claim. Before the claim it is the takeover of a copier that stops then."""
-    if not world.is_target_up or world.flow.ended_by:  # the end of another switchover stays
+    """Increases the epoch, has the markers written and commits the claim.
+
+    Before the claim, this is the takeover of a copier that then stops.
+    """
+    if not world.is_target_up or world.flow.ended_by:  # the end by another switchover stays
         return world
     epoch = world.flow.epoch + 1
     return world._replace(flow=Flow(epoch=epoch, marked_epoch=epoch, ended_by=switchover))

@@ -1,12 +1,13 @@
-"""The small world in which a switchover is explored: two clusters with what runs on them, as one immutable value.
+"""The small world in which a switchover is explored: two clusters and the processes on them, as one immutable value.
 
-The topic has two partitions. An idempotent producer writes to the first one, a transactional producer to the second one. The forward
-flow copies from east to west; of its two copiers, one may sleep for any time with a record that it has fetched. A
-consumer group reads the first partition. Runs of the operator carry switchovers out, each a process that may die.
+The topic has two partitions. An idempotent producer writes to the first one, and a transactional producer to the second
+one. The forward flow copies from east to west. One of its two copiers may be suspended for any time with a fetched
+record. A consumer group reads the first partition. Runs of the operator carry out switchovers; each is a process that
+may die.
 
-A log is a tuple of entries: "east 1" (that a producer has written there), "t0" (in a transaction), "commit" and "abort" (markers), "x" (of a
-super user, who bypasses the fence), "f" (foreign: written into the copy by mistake). The source and the target are those of the switchover
-under way: for the way back, both change their parts (`turned`).
+A log is a tuple of entries: "east 1" (written by a producer on east), "t0" (in a transaction), "commit" and "abort"
+(markers), "x" (written by a super user, who bypasses the fence), "f" (a foreign record, written into the copy by
+mistake). Source and target are those of the current switchover; on the way back, they are exchanged (`turned`).
 """
 
 from collections.abc import Hashable
@@ -28,7 +29,7 @@ Log = tuple[str, ...]
 
 
 class Kept:
-    """A value that is compared and hashed by its identity; `kept` makes one for each value."""
+    """A value that is compared and hashed by its identity. `kept` creates one for each value."""
 
     __slots__ = ("value",)
 
@@ -43,41 +44,41 @@ _KEPT: dict[Hashable, Kept] = {}
 
 
 def kept(value: Hashable) -> Kept:
-    """Returns the one `Kept` of all values that equal *value*."""
+    """Returns the only `Kept` of all values that equal *value*."""
     return _KEPT.setdefault(value, Kept(value))
 
 
 def kept_record(record: SwitchoverRecord) -> Kept:
-    """Keeps *record* with the last entry of its history; the state machine reads no other."""
+    """Keeps *record* with the last entry of its history, because the state machine reads no other entry."""
     return kept(replace(record, history=record.history[-1:]))
 
 
 class Producer(NamedTuple):
-    """An application that writes to one partition, of the member to which it was led when it last started."""
+    """An application that writes to one partition, on the member that the endpoint had at its last start."""
 
     to_write: int
     member: str = EAST
 
 
 class Copier(NamedTuple):
-    """A process of the forward flow. `fetched`: the partition and offset of a record that it is about to write."""
+    """A process of the forward flow. `fetched` is the partition and offset of a record that it is about to write."""
 
-    epoch: int = 0  # that it believes to be the newest; 0: it is a newcomer
+    epoch: int = 0  # the epoch that it considers the newest; 0 for a newcomer
     fetched: tuple[int, int] | None = None
 
 
 class Flow(NamedTuple):
-    """The forward flow, as its coordinator and the leaders of its copies know it."""
+    """The forward flow, as known to its coordinator and to the leaders of its copies."""
 
     epoch: int = 1
-    marked_epoch: int = 1  # leaders refuse older ones
+    marked_epoch: int = 1  # leaders refuse older epochs
     ended_by: str = ""
 
 
 class Reverse(NamedTuple):
-    """The reverse flow: where it reads next in each partition of the target.
+    """The reverse flow, with the offset in each partition of the target at which it reads next.
 
-    Its process is started once its starts are stored, or earlier by someone, and is copying when it owns the flow.
+    Its process is started once its starts are stored, or earlier by a user. It copies when it owns the flow.
     """
 
     started_by: str = ""
@@ -88,42 +89,42 @@ class Reverse(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A process that carries a switchover out: its record, and the actions of the last step that it has not begun yet."""
+    """A process that carries out a switchover, with its record and the actions of the last step that it has not begun."""
 
     name: str
     record: Kept
     pending: Kept
-    has_begun: bool = False  # it has taken the lock
-    first_part: Kept | None = None  # the world as it was when the run read the first part of its observation
-    gives_up_target: bool = False  # it rolls back with the source alone
+    has_begun: bool = False  # whether it has taken the lock
+    first_part: Kept | None = None  # the world when the run read the first part of its observation
+    gives_up_target: bool = False  # whether it rolls back with only the source
 
 
 class World(NamedTuple):
-    """Everything that the clusters, the applications and the operator know."""
+    """The complete state of the clusters, the applications and the operator."""
 
-    to_start: tuple[Kept, ...]  # the switchovers that users will ask for
-    troubles: tuple[str, ...] = ()  # that may still happen
+    to_start: tuple[Kept, ...]  # the switchovers that users will request
+    troubles: tuple[str, ...] = ()  # the troubles that may still happen
     runs: tuple[Run, ...] = ()
     producers: tuple[Producer, ...] = (Producer(to_write=1), Producer(to_write=0))
-    to_return: tuple[Kept, ...] = ()  # those that they will ask for then, from west to east
+    to_return: tuple[Kept, ...] = ()  # the switchovers that users will then request from west to east
     source_name: str = EAST
     source: tuple[Log, ...] = (("east 0",), ())
     target: tuple[Log, ...] = ((), ())
-    target_fence: int = 0  # how many partitions refuse writes of applications
+    target_fence: int = 0  # the number of partitions that refuse writes of applications
     source_fence: int = 0
     is_source_up: bool = True
     is_target_up: bool = True
     source_journal: tuple[Kept, ...] = ()  # the newest record of each switchover
     target_journal: tuple[Kept, ...] = ()
-    lock: str = ""  # the run that has taken it last
+    lock: str = ""  # the run that has last taken the lock
     runs_started: int = 0
     endpoint: str = EAST
     group_source: int = 0  # committed offsets of the group
     group_target: int = 0
-    has_checkpoints: bool = False  # of the group
-    checkpoint: int = 0  # as the target has it
-    clamped_by: str = ""  # the run that has placed the group from its checkpoint; as only that run knows
-    has_members: bool = False  # the group, at the source
+    has_checkpoints: bool = False  # checkpoints of the group
+    checkpoint: int = 0  # the committed offset on the target
+    clamped_by: str = ""  # the run that has set the group to its checkpoint, known only to that run
+    has_members: bool = False  # whether the group reads on the source
     flow: Flow = Flow()
     copiers: tuple[Copier, ...] = (Copier(epoch=1), Copier())
     copied: tuple[int, ...] = (0,) * PARTITIONS
@@ -131,21 +132,21 @@ class World(NamedTuple):
     reverse: Reverse = Reverse()
     is_canary_tried: bool = False
     has_failed_check: bool = False
-    has_refused_request: bool = False  # a switchover has to be refused before it begins
-    is_quiet: bool = False  # the ends have been unchanged for long enough
-    is_enforced: bool = False  # each leader knows the fence that the controller lists
+    has_refused_request: bool = False  # whether a switchover must be refused before it begins
+    is_quiet: bool = False  # whether the ends have been unchanged for long enough
+    is_enforced: bool = False  # whether each leader knows the fence that the controller lists
     limits_passed: int = 0  # how often more time has passed than any limit allows
     is_rollback_requested: bool = False
-    reads_slowly: bool = False  # other things happen between the parts of an observation
+    reads_slowly: bool = False  # whether other events happen between the parts of an observation
     is_target_lost: bool = False  # once it is down, it stays down
     is_source_lost: bool = False
     is_fence_noted: bool = (
-        False  # by an unplanned switchover: the source may be fenced, although it does not respond
+        False  # set by an unplanned switchover: the source may be fenced although it does not respond
     )
-    refuses_fence: bool = False  # the source responds, and cannot be fenced
-    hangs: bool = False  # an open transaction is never ended
-    happened: frozenset[str] = frozenset()  # of the troubles
-    # Where source and target ended when the promotion was stored; as no process knows it.
+    refuses_fence: bool = False  # the source responds, but cannot be fenced
+    hangs: bool = False  # whether an open transaction never ends
+    happened: frozenset[str] = frozenset()  # the number of remaining troubles
+    # The ends of source and target when the promotion was stored, which no process knows.
     promoted_ends: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     @property
@@ -161,7 +162,7 @@ def requested(
     to: str = WEST,
     accepts_loss: bool = False,
 ) -> SwitchoverRecord:
-    """Returns the record of a switchover that a user asks for."""
+    """Returns the record of a switchover that a user requests."""
     return SwitchoverRecord(
         id=name,
         pair="pair",
@@ -175,7 +176,7 @@ def requested(
 
 
 def turned(world: World) -> World:
-    """Returns the world in which the way back begins: the reverse flow is the forward flow now."""
+    """Returns the world at the start of the way back, in which the reverse flow becomes the forward flow."""
     return world._replace(
         to_start=world.to_return,
         to_return=(),
@@ -209,7 +210,7 @@ def last_stable(log: Log) -> int:
 
 
 def data(log: Log) -> Log:
-    """Returns the entries of *log* that consumers see, and copiers copy."""
+    """Returns the entries of *log* that consumers receive and copiers copy."""
     return tuple(entry for entry in log if entry not in MARKERS)
 
 
@@ -232,7 +233,7 @@ def all_records(world: World) -> list[SwitchoverRecord]:
 
 
 def known_records(world: World) -> list[SwitchoverRecord]:
-    """Returns what a process reads that starts now: the records of the clusters that respond."""
+    """Returns what a process reads that starts now, which are the records of the clusters that respond."""
     return all_records(
         world._replace(
             source_journal=world.source_journal if world.is_source_up else (),
@@ -242,7 +243,10 @@ def known_records(world: World) -> list[SwitchoverRecord]:
 
 
 def stored_state(world: World) -> SwitchoverState | None:
-    """Returns the state of the newest switchover to the target; an unplanned one that was given up counts if it is the only one."""
+    """Returns the state of the newest switchover to the target.
+
+    An unplanned switchover that was given up counts only if there is no other.
+    """
     records = [record.value for record in (*world.source_journal, *world.target_journal)]
     given_up = {SwitchoverState.REFUSED, SwitchoverState.LIFTED}
     valid = [record for record in records if not (record.is_unplanned and record.state in given_up)]
