@@ -1,7 +1,7 @@
-"""For every test: markers of what it needs, one profile of Hypothesis, and the logs of a failed test.
+"""Configures every test: markers of what it needs, a profile of Hypothesis, and the logs of a failed test.
 
-Processes that share the tests (`-n 2 --dist loadfile`) take whole files: what a file's fixtures start is started once. All
-files of tests/e2e go to one process, because they share a node.
+Processes that share the tests (`-n 2 --dist loadfile`) take whole files, so that the fixtures of a file start their
+processes once. All files of tests/e2e are in one process, because they share a node.
 """
 
 import gc
@@ -17,8 +17,8 @@ from xdist.scheduler import LoadFileScheduling
 from tests.harness.kafka.processes import CHILDREN, keep_logs
 from tests.requirements import names_reached, needs
 
-# `make check` tries the same few examples of each property every time; `make test-faults` tries many, other ones each time.
-# How long an example takes depends on the machine: brokers of other tests may run beside it.
+# `make check` tries the same few examples of each property every time. `make test-faults` tries many, and different
+# ones each time. The duration of an example depends on the machine, because brokers of other tests may run on it.
 settings.register_profile(
     "mirrorflow",
     max_examples=25,
@@ -31,7 +31,8 @@ settings.register_profile(
 )
 settings.load_profile("mirrorflow")
 
-# Tests leave little that only the collector finds; looking for it after every 700 new objects is a tenth of the time.
+# Tests create few objects that only the garbage collector finds. Searching after every 700 new objects would take a
+# tenth of the time.
 GARBAGE_OBJECTS = 20_000
 gc.set_threshold(GARBAGE_OBJECTS)
 
@@ -42,9 +43,9 @@ ON_THE_NODE = "tests/e2e/"
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """xdist's own, with an exception: the node's tests are one group.
+    """xdist's scheduler by file, with one exception: the tests of the node are one group.
 
-    Its groups (`xdist_group`) are not seen under pytest 9.2.
+    pytest 9.2 does not support its groups (`xdist_group`).
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -52,17 +53,17 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile | None:
-    """Keeps the files of the node together where files are kept together."""
+    """Keeps the files of the node together if files are kept together."""
     return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_finish() -> None:
-    """Imported and collected objects stay until the end, so the garbage collector does not need to check them."""
+    """Excludes imported and collected objects from garbage collection, because they exist until the end."""
     gc.freeze()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Marks what a test with processes needs beyond one Kafka release (tests/requirements.py)."""
+    """Marks a test with what it needs beyond one Kafka release (tests/requirements.py)."""
     folders = item.path.relative_to(TESTS).parts[:-1]
     if isinstance(item, pytest.Function) and folders[0] in WITH_PROCESSES:
         names = names_reached(item.obj) | frozenset(item.fixturenames)
@@ -72,7 +73,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Remembers which processes a test has started, for `pytest_runtest_makereport`."""
+    """Records which processes a test has started, for `pytest_runtest_makereport`."""
     item.stash[FIRST_CHILD] = len(CHILDREN)
     return (yield)
 
@@ -82,7 +83,7 @@ FIRST_CHILD = pytest.StashKey[int]()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Copies the logs of a failed test's processes to a folder, and names it in the report."""
+    """Copies the logs of a failed test's processes to a folder, and adds the folder to the report."""
     report = yield
     children = [
         child for index, child in enumerate(CHILDREN) if index >= item.stash[FIRST_CHILD] or child.running

@@ -1,8 +1,8 @@
-"""What a test needs and what it does, read from the code that it reaches: the one place where `java`, `spark`, `node` and
-`api_server` are decided.
+"""Derives what a test needs from the code that it reaches.
 
-`make test` runs on one Kafka release with a JDK and pip alone. A test that needs more is marked by its fixtures and by the
-names in its code and in the functions of the test packages that it calls (the harness itself is not searched).
+This is the only place that decides about the markers `java`, `spark`, `node` and `api_server`. `make test` needs only
+one Kafka release, a JDK and pip. A test that needs more is marked because of its fixtures and the names in its code.
+The functions of the test packages that it calls are searched too, but not the harness itself.
 """
 
 import inspect
@@ -16,7 +16,7 @@ JAVA: Final = frozenset({"MirrorMaker", "ConnectWorker", "OLD_VERSION", "OTHER_V
 SPARK: Final = frozenset({"SeedProcess", "spark_session", "spark", "pyspark"})
 NODE_FOLDER: Final = "e2e"
 API_SERVER_FOLDERS: Final = ("integration", "kubernetes")
-# What `make test` leaves to `make test-faults`: see tests/contract/test_tiers.py.
+# The tests that `make test` leaves to `make test-faults` (see tests/contract/test_tiers.py).
 FREEZES: Final = frozenset({"freeze", "frozen", "freeze_between_fetches", "SIGSTOP"})
 BREAKS_BROKERS: Final = frozenset({"broker"})
 READS_A_CLOCK: Final = frozenset({"monotonic", "perf_counter", "cpu_s"})
@@ -25,7 +25,7 @@ _NOT_SEARCHED: Final = "tests.harness."
 
 
 def needs(folders: tuple[str, ...], names: frozenset[str]) -> set[str]:
-    """The markers of a test below *folders* of tests/ whose code and fixtures use *names*."""
+    """Returns the markers of a test below *folders* of tests/ whose code and fixtures use *names*."""
     wants = {
         "java": names & JAVA,
         "spark": names & SPARK,
@@ -37,7 +37,9 @@ def needs(folders: tuple[str, ...], names: frozenset[str]) -> set[str]:
 
 @cache
 def names_reached(test: FunctionType) -> frozenset[str]:
-    """Every global and attribute name in the code of *test* and of what it calls in the test packages; its module's imports."""
+    """Returns every global and attribute name in the code of *test*, in what it calls in the test packages, and in its
+    module's imports.
+    """
     names = {name for name, value in test.__globals__.items() if isinstance(value, ModuleType)}
     seen: set[int] = set()
     waiting: list[Any] = [test]
@@ -55,7 +57,7 @@ def names_reached(test: FunctionType) -> frozenset[str]:
 
 
 def _functions(thing: Any) -> Iterator[FunctionType]:
-    """*thing* itself, the function behind a fixture or a decorator, or the methods of a class."""
+    """Returns *thing* itself, the function behind a fixture or a decorator, or the methods of a class."""
     thing = getattr(thing, "_fixture_function", thing)
     if isinstance(thing, type):
         for member in vars(thing).values():

@@ -30,7 +30,7 @@ class Comparison:
     west: KafkaCluster
     replicators: Sequence[Replicator]
     _stopped: set[tuple[str, int]] = field(default_factory=set)
-    # the offsets and leader epochs at which each source partition ever had a record
+    # The offsets and leader epochs at which each source partition ever had a record.
     _positions: dict[tuple[str, int], Positions] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(set))
     )

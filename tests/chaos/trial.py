@@ -40,7 +40,7 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.01",
 }
 MIRROR = User(name="mirror", password="secret")
-# the operations that a flow needs on the target, except those on transactional ids
+# The operations that a flow needs on the target, except those on transactional ids.
 OPERATIONS = ("READ", "WRITE", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
 TRANSACTIONAL_IDS = "mirrorflow:"
 # Clock offsets: corrections by NTP, a daylight-saving mistake, and the correct time.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 FORMAT = 1  # the format of the file; increased when a reader of older files would misinterpret it
-# maps the name of a check to its column
+# Maps the name of a check to its column.
 CHECKS = {
     "copy": "Copy after kill -9",
     "groups": "Group offsets",
@@ -18,7 +18,7 @@ CHECKS = {
 }
 
 
-# the checks whose figures are in the table
+# The checks whose figures are in the table.
 MEASURED = {"copy", "groups"}
 
 

@@ -1,6 +1,7 @@
-"""`make conformance`: Apache Kafka's own MM2 tests against MirrorFlow's worker. Prints each result at once, then a table.
+"""`make conformance` runs Apache Kafka's own MM2 tests against MirrorFlow's worker.
 
-Ends with 0 only if every chosen suite is valid and none of its tests failed.
+It prints each result at once, and then a table. It ends with 0 only if every chosen suite is valid and none of its
+tests failed.
 """
 
 import argparse
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(asked: str, suite: str) -> Sequence[str]:
-    """What is tested by *suite*, where *asked* is what was asked for."""
+    """Returns the command of the worker that *suite* tests. *asked* is the command-line argument."""
     if asked == "java":
         return JAVA_DEDICATED if suite == DEDICATED else JAVA_WORKER
     return shlex.split(asked) or (OUR_DEDICATED if suite == DEDICATED else OUR_WORKER)

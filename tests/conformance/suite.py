@@ -1,7 +1,7 @@
-"""One of Apache's test classes against the worker under test, in a JVM of its own.
+"""Runs one of Apache's test classes against the worker under test, in a separate JVM.
 
-`run` gives each test's result as it comes, and a `Verdict` at the end. A verdict is valid only if the worker under test
-did the work: processes were started, the class that starts them was MirrorFlow's, and the tests' JVM has loaded nothing of
+`run` passes on each test's result as it arrives, and returns a `Verdict`. A verdict is valid only if the worker under
+test did the work. Then processes were started, MirrorFlow's class started them, and the tests' JVM has not loaded
 Apache's own worker.
 """
 
@@ -27,18 +27,20 @@ SUITES = {
     "exactlyonce": "MirrorConnectorsIntegrationExactlyOnceTest",
     "dedicated": "DedicatedMirrorIntegrationTest",
 }
-# Of Kafka: of brokers and tests. MirrorMaker 2 of 4.4.0 is not on Maven Central: the tests of 4.3.1 run on its brokers.
+# Versions of Kafka for brokers and tests. MirrorMaker 2 of 4.4.0 is not on Maven Central, so the tests of 4.3.1 run on
+# its brokers.
 VERSIONS = ("4.3.1", "4.4.0", "3.9.1")
-# After the jars of the first version those of the second: classes that its tests use, and that the first has no more.
+# The jars of the second version follow those of the first. They have classes that its tests use but the first version
+# has removed.
 OF_OLDER_TESTS = {"4.4.0": ("4.3.1",)}
-DEDICATED = "dedicated"  # MM2's own form, whose processes are known by their topics instead of REST
-EXCLUDED = ".*#testConnectorMetrics.*"  # they read a metrics reporter inside the tests' JVM
+DEDICATED = "dedicated"  # MM2's own form, whose processes are identified by their topics instead of REST
+EXCLUDED = ".*#testConnectorMetrics.*"  # these tests read a metrics reporter inside their JVM
 SUITE_S = (
     3600.0  # ten minutes on two cores; who waits for each of its own limits takes not much longer than this
 )
-JUNIT_STATUSES = (0, 1)  # all passed, some failed; anything else is not JUnit's verdict
-HEAP_MIB = 1536  # the tests, two brokers and two controllers
-# What would be in the tests' JVM if Apache's worker had run there.
+JUNIT_STATUSES = (0, 1)  # all passed, or some failed; JUnit returns no other status
+HEAP_MIB = 1536  # for the tests, two brokers and two controllers
+# Classes that would be in the tests' JVM if Apache's worker had run there.
 OF_APACHES_WORKER = re.compile(
     r" (org\.apache\.kafka\.connect\.(?:runtime\.(?:WorkerTask|distributed\.DistributedHerder)"
     r"|mirror\.Mirror(?:Source|Checkpoint|Heartbeat)Task|mirror\.MirrorHerder)) source:"
@@ -46,8 +48,8 @@ OF_APACHES_WORKER = re.compile(
 BROKERS = re.compile(r" kafka\.server\.BrokerServer source: \S*kafka_2\.13-([\d.]+)\.jar")
 SHIM_WAS_LOADED = re.compile(r" conformance\.WorkerProcess source: file:\S*shims\.jar")
 REST_RESPONSE = re.compile(r" ready .* -> \{\"version\":\"([^\"]*)\"")
-# Added to the properties of each worker where a cluster has several: without it each of them is the only node. The shorter
-# session has a lost node replaced sooner.
+# Added to the properties of each worker if a cluster has several workers. Without the first, each would be the only
+# node. The shorter session makes a lost node be replaced sooner.
 SEVERAL = ("dedicated.mode.enable.internal.rest=true", "session.timeout.ms=6000")
 _JAVA = (
     "java",
@@ -64,7 +66,7 @@ JAVA_DEDICATED = (*_JAVA, "org.apache.kafka.connect.mirror.MirrorMaker", "{prope
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """How one test ended; *reason* is the first line of its failure."""
+    """The result of a test. *reason* is the first line of its failure."""
 
     test: str
     passed: bool
@@ -74,14 +76,14 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """How a suite ended. *problems* say why it counts for nothing, if it does not."""
+    """The result of a suite. *problems* has the reasons why the suite is not valid."""
 
     suite: str
     kafka: str
     results: tuple[Result, ...]
     seconds: float
-    processes: int  # of the worker under test
-    versions: tuple[str, ...]  # as they say by REST
+    processes: int  # processes of the worker under test
+    versions: tuple[str, ...]  # versions that they report over REST
     problems: tuple[str, ...]
     folder: Path
 
@@ -104,10 +106,10 @@ def run(
     folder: Path | None = None,
     on_result: Callable[[Result], None] = lambda _: None,
 ) -> Verdict:
-    """Run *suite*, or those of its tests whose names match the regular expression *tests*.
+    """Runs *suite*, or those of its tests whose names match the regular expression *tests*.
 
-    *command* starts a worker, `{properties}` standing for its file; *workers* is how many processes each of the two
-    Connect clusters has; *kafka* is one of VERSIONS. Files and logs go to *folder*, which is emptied first.
+    *command* starts a worker; its file replaces `{properties}`. Each of the two Connect clusters has *workers*
+    processes. *kafka* is one of VERSIONS. Files and logs are written to *folder*, which is emptied first.
     """
     if not (CACHE / ".ready").exists():
         raise HarnessError("Apache's tests are not there: run `make conformance`.")
@@ -121,7 +123,7 @@ def run(
     seconds = time.monotonic() - begin
     processes = (folder / "processes.log").read_text(errors="replace")
     problems = _problems(folder, results, status, processes, kafka)
-    (folder / "loaded.log").unlink(missing_ok=True)  # large, and of no further use
+    (folder / "loaded.log").unlink(missing_ok=True)  # large and no longer needed
     return Verdict(
         suite=suite,
         kafka=kafka,
@@ -174,9 +176,9 @@ def _added(suite: str, workers: int) -> Sequence[str]:
 def _results(
     command: Sequence[str], log: Path, on_result: Callable[[Result], None]
 ) -> tuple[tuple[Result, ...], int]:
-    """Run *command* to its end; the results that it has printed, and its exit status."""
+    """Runs *command* until it ends, and returns the results that it has printed and its exit status."""
     results = []
-    # SIGTERM when this process ends for any reason: then it ends its workers, too.
+    # The JVM receives SIGTERM when this process ends for any reason. It then ends its workers as well.
     with (
         log.open("w") as output,
         subprocess.Popen(
@@ -198,7 +200,7 @@ def _results(
                     result = _result(line)
                     results.append(result)
                     on_result(result)
-        except BaseException:  # interrupted: not even its clusters are left
+        except BaseException:  # interrupted; the clusters are stopped as well
             process.terminate()
             raise
         finally:

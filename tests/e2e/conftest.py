@@ -14,7 +14,7 @@ from tests.harness.kubernetes.images import VERSION, build
 from tests.harness.kubernetes.skipping import skip_without
 from tests.harness.kubernetes.stage import FLOWS, Stage, require_stage
 
-# differs from that of `make cluster` and of the harness's own tests
+# Differs from that of `make cluster` and of the harness's own tests.
 NAME, NETWORK = "mirrorflow-e2e", 243
 VALUES: dict[str, Any] = {
     "pollSeconds": 1,
@@ -56,7 +56,7 @@ def seed_image(stage: Stage) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds the state of the cluster to the report of a failure, because the cluster is gone after the run."""
+    """Adds the state of the cluster to the report of a failure, because the cluster no longer exists after the run."""
     report = yield
     stage = getattr(item, "funcargs", {}).get("stage")
     if report.failed and isinstance(stage, Stage):

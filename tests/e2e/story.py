@@ -7,7 +7,7 @@ from tests.harness.kafka.tools import digest
 from tests.harness.kubernetes.flows import condition
 from tests.harness.kubernetes.stage import WAIT_S, Object, Stage
 
-# settings with which a flow discovers new topics and groups within a second
+# Settings with which a flow discovers new topics and groups within a second.
 QUICKLY: Final[dict[str, Any]] = {
     "connectors": {
         "source": {"config": {"refresh.topics.interval.seconds": "1"}},

@@ -3,7 +3,7 @@
 A produce request passes these steps in Kafka's order:
 
 1. `ReplicaManager.maybeStartTransactionVerificationForPartition`: a transactional batch of a producer without an open
-transaction here needs the coordinator's approval (KIP-890). `PartitionLeader.start_verification`; the caller asks
+transaction here needs the coordinator's approval (KIP-890). `PartitionLeader.start_verification`; the caller queries
    `tests.model.coordinator`, and then calls `append`.
 2. `Partition.appendRecordsToLeader`: NOT_ENOUGH_REPLICAS while the ISR is too small.
 3. `UnifiedLog.analyzeAndValidateRecords`: size, then checksum.

@@ -20,7 +20,7 @@ STATES: Final = (
     "Reversing",
     "RollingBack",
 )
-# the states of a switchover without the source
+# The states of a switchover without the source.
 UNPLANNED_STATES: Final = ("Assessing", "ForwardEnded", "GroupsClamped", "Promoting", "RollingBack")
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     # `both` is an idempotent and a transactional producer. The transactional producer aborts some transactions.

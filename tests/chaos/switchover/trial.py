@@ -126,9 +126,9 @@ class SwitchoverResult:
 
     seed: int
     done: Counter[Fault] = field(default_factory=Counter)
-    commands: Counter[str] = field(default_factory=Counter)  # runs by exit status
+    commands: Counter[str] = field(default_factory=Counter)  # number of runs by how they ended
     moves: int = 0
-    unplanned: int = 0  # durations of the moves
+    unplanned: int = 0  # how many of the moves
     rehearsals: int = 0
     acknowledged: int = 0
     unknown: int = 0
@@ -137,7 +137,7 @@ class SwitchoverResult:
     reread: int = 0  # records read again after unplanned moves
     hanging: int = 0  # partitions of transactions that a lost cluster has left open
     cpu_s: float = 0.0  # CPU time of all processes of the trial
-    refused_s: list[float] = field(default_factory=list)  # CPU time of each move
+    refused_s: list[float] = field(default_factory=list)  # duration of refused writes in each move
     problems: list[str] = field(default_factory=list)
 
     def summary(self) -> str:
@@ -185,7 +185,7 @@ class SwitchoverTrial:
         self._flows: dict[str, FlowProcess] = {}
         self._producers: list[PairProducer] = []
         self._applications: list[PairProducer | PairConsumer] = []
-        self._commands: list[PairCommand] = []  # in the current run
+        self._commands: list[PairCommand] = []  # the commands that run
         self._unplanned: list[UnplannedMove] = []
         self._tools = itertools.count()
         self._tails: dict[str, list[str]] = {}  # topics of kept tails on each member, in their order
@@ -410,7 +410,7 @@ class SwitchoverTrial:
             # No process can write the marker of a commit, and an abort would lose acknowledged records.
             raise HarnessError(f"{member} has left a transaction without its marker:\n{described}")
         if "CompleteAbort" not in described:
-            return  # the timeout has not passed yet
+            return  # the transaction has not ended yet
         for topic, partition, offset in OPEN_TRANSACTION.findall(output):
             place = ("--topic", topic, "--partition", partition, "--start-offset", offset)
             aborted = self._transactions_tool(member, "abort", *place)
@@ -655,7 +655,7 @@ class SwitchoverTrial:
             return expected <= keys_of(self._consumer.reads)
 
         wait_until("the group has read all records", has_read, timeout_s=60, poll_s=0.2)
-        # if an earlier record is read twice, this shows within this time
+        # If an earlier record is read twice, this shows within this time.
         time.sleep(1)
         self._consumer.update()
 

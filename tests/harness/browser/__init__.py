@@ -1,4 +1,4 @@
-"""Runs a real Chromium through Playwright: Debian's package `chromium`, because Playwright downloads none."""
+"""Runs a real Chromium with Playwright. It is Debian's package `chromium`, because Playwright must not download one."""
 
 import os
 import shutil
@@ -15,13 +15,13 @@ ABSENT: Final = "Chromium is missing: install the package chromium to test the c
 
 
 def chromium() -> str | None:
-    """Returns the path of the browser; None if it is not installed."""
+    """Returns the path of the browser, or None if it is not installed."""
     return next(filter(None, map(shutil.which, _NAMES)), None)
 
 
 @contextmanager
 def started_browser() -> Iterator[Browser]:
-    """Yields a headless browser, as root without its sandbox; it opens only pages of the tests."""
+    """Yields a headless browser, which runs as root without its sandbox and opens only pages of the tests."""
     path = chromium()
     if path is None:
         raise FileNotFoundError(ABSENT)
@@ -36,9 +36,9 @@ def started_browser() -> Iterator[Browser]:
 
 @contextmanager
 def opened_page(browser: Browser, *, expected_error: str = "", **options: Any) -> Iterator[Page]:
-    """Yields a page in its own context; errors of its scripts or its content policy fail the test.
+    """Yields a page in its own context. Errors of its scripts or its content policy fail the test.
 
-    *expected_error*: a text in messages of the browser that do not, as about a page with the status 403.
+    Messages of the browser that contain *expected_error* are ignored, for example about a page with the status 403.
     """
     context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
     page = context.new_page()
@@ -53,7 +53,7 @@ def opened_page(browser: Browser, *, expected_error: str = "", **options: Any) -
 
 
 def serious_violations(page: Page) -> list[str]:
-    """Returns axe's findings on *page*, except minor ones; axe runs outside the page's own scripts."""
+    """Returns axe's findings on *page*, except minor ones. axe runs outside the page's own scripts."""
     page.evaluate(_AXE.read_text())
     results = page.evaluate("axe.run()")
     return [

@@ -27,7 +27,7 @@ from tests.harness.kafka.tools import load
 
 IMAGES: Final = Path(__file__).parents[3] / "docs" / "images"
 SIZE: Final = {"width": 1440, "height": 900}
-# number of partitions of each topic
+# Number of partitions of each topic.
 EAST: Final = {
     "orders": 12,
     "payments.settled": 6,

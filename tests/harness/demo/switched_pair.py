@@ -37,7 +37,7 @@ class SwitchedPair:
             "metadata": {"name": self.name},
             "spec": {
                 "members": members,
-                # the producers of this pair are stopped
+                # The producers of this pair are stopped.
                 "fence": {"method": "None"},
                 "groups": {"include": [self.group]},
                 "deadlineSeconds": LIMIT_S,

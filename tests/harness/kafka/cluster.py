@@ -106,7 +106,7 @@ class KafkaCluster:
         self.close()
 
     def start(self) -> None:
-        """Formats and starts every node; returns when each node knows all of them."""
+        """Formats and starts every node, and returns when each node has all nodes in its metadata."""
         require_installation(self.version)
         if needs_zookeeper(self.version) and self.brokers > 1:
             raise HarnessError(f"Kafka {self.version} runs with one broker here, which also runs ZooKeeper.")
@@ -267,7 +267,7 @@ class KafkaCluster:
         if names:
             for deleted in self.admin.delete_topics(names).values():
                 error = deleted.exception(ADMIN_WAIT_S)
-                # the metadata may be outdated
+                # The metadata may be outdated.
                 if error and error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise error
 

@@ -22,7 +22,7 @@ COMPACTED = {
     "delete.retention.ms": "0",
 }
 ROLL_KEY = b"roll"  # the key of the records that close segments
-# later than all records of a test, but within the hour that a broker accepts (message.timestamp.after.max.ms)
+# Later than all records of a test, but within the hour that a broker accepts (message.timestamp.after.max.ms).
 ROLL_AHEAD_MS = 1_800_000
 CLEANED_WAIT_S = 120.0
 _rolls = itertools.count(1)

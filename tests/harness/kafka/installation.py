@@ -10,7 +10,7 @@ from tests.harness.kafka.processes import HarnessError
 VERSION = "4.3.1"  # the newest release whose MirrorMaker 2 is on Maven Central
 OLD_VERSION = "3.9.1"
 NEWEST_VERSION = "4.4.0"
-# releases used only for brokers, each the last of its line on Maven Central
+# Releases used only for brokers, each the last of its line on Maven Central.
 OTHER_VERSIONS = ("2.8.2", "3.4.1", OLD_VERSION, NEWEST_VERSION)
 HERE = Path(__file__).parent
 CACHE = HERE.parents[2] / ".cache" / "kafka"

@@ -15,7 +15,7 @@ from tests.harness.kafka.listeners import User
 from tests.harness.kafka.processes import Child, start
 
 HEAP_MIB = 96
-# longer than any fault of brokers in a test, so that a record fails only because it is refused
+# Longer than any fault of brokers in a test, so that a record fails only because it is refused.
 DELIVERY_MS = 900_000
 # Brokers abort the transaction that a producer leaves open after this time, which is shorter than a switchover waits.
 TRANSACTION_MS = 20_000

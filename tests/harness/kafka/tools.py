@@ -15,7 +15,7 @@ from typing import Protocol
 from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.tool_service import SERVICE, run_alone
 
-# for a topic of records that are older than a week, which a broker would otherwise delete within five minutes
+# For a topic of records that are older than a week, which a broker would otherwise delete within five minutes.
 FOREVER = {"retention.ms": "-1"}
 _calls = itertools.count()
 

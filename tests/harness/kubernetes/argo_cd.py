@@ -193,7 +193,7 @@ class ArgoCd:
             "--metrics-address=127.0.0.1",
             f"--metrics-port={free_port()}",
             "--disable-tls",
-            "--client-ca-path=",  # --disable-tls removes the default, which is refused
+            "--client-ca-path=",  # with --disable-tls, the default is refused
             f"--redis={redis}",
             "--logformat=text",
         )

@@ -312,7 +312,7 @@ class FaultProxy:
                     raise _EndedError
             else:
                 await near.send(event)
-        if remaining is not None:  # a body shorter than the cut also loses its end
+        if remaining is not None:  # if the body is shorter than the cut, its end is also lost
             raise _EndedError
         await near.send(event)
 

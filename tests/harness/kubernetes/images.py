@@ -38,7 +38,7 @@ REPOSITORY = "docker.io/mirrorflow"  # a container runtime resolves `mirrorflow/
 COMMANDS = ("buildah", "mmdebstrap")
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 BUILD_WAIT_S = 900.0  # half a minute on an idle machine
-# the Debian release whose python3 has the version in the Dockerfile
+# The Debian release whose python3 has the version in the Dockerfile.
 DEBIAN = {"3.11": "bookworm", "3.13": "trixie"}
 PACKAGES = "python3,python3-pip,ca-certificates"
 WHEELS_MOUNT = "/mnt/wheels"  # the folder in a build

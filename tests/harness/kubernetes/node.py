@@ -29,7 +29,7 @@ def main(folder: Path) -> None:
     def start(name: str, command: Sequence[str]) -> None:
         with (folder / "log" / f"{name}.log").open("ab") as log:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        # subprocess reaps child processes without a reference, and their end would then be missed
+        # The module subprocess reaps child processes without a reference, and their end would then be missed.
         children[child.pid] = (child, name, command)
 
     for name, command in settings["first"].items():

@@ -99,7 +99,7 @@ def job(
     """Creates a seed of *topics* under the alias *flow* with *settings* in its job.properties, and deletes it at the
     end.
     """
-    # the chart allows images without a registry in their names
+    # The chart allows images without a registry in their names.
     resource = stage.flow(flow, topics, seed={"runId": run_id, **seed})
     resource["metadata"]["namespace"] = stage.kubectl.namespace
     resource["spec"]["source"]["alias"] = flow

@@ -27,7 +27,7 @@ def mark_pods_running(requests: Requests, addresses: Iterable[str], *, namespace
         response = requests(
             "PATCH", path, json.dumps(_running(pod, next(remaining_addresses))), content_type=MERGE
         )
-        # a controller may have deleted the pod since it was listed
+        # A controller may have deleted the pod since it was listed.
         assert response.status in {200, 404}, response.message
     return len(pending)
 

@@ -55,7 +55,7 @@ class SchemaRegistry:
         if self.bootstrap:
             command.append(f"--bootstrap={self.bootstrap}")
         self.child = start(self.name, command, log=log)
-        # the port is among the messages of the Kafka client
+        # The port is among the messages of the Kafka client.
         ports: list[str] = []
 
         def serves() -> bool:

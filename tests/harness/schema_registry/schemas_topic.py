@@ -72,7 +72,7 @@ class SchemasTopic:
         """Yields the records that arrive within a short time."""
         for record in self._consumer.consume(num_messages=1000, timeout=READ_S):
             error = record.error()
-            # there may be markers after the last record
+            # There may be markers after the last record.
             self._is_at_end |= error is not None and error.code() == KafkaError._PARTITION_EOF
             if error is None and record.key() is not None:
                 value = record.value()

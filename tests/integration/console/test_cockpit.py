@@ -20,7 +20,7 @@ START_MS = 90_000  # enough for a command to start on a busy machine
 RECORDS = 200
 Names = Callable[[], str]
 
-# the time for which writes are refused is no longer *before*
+# The time for which writes are refused is no longer *before*.
 HAS_CHANGED = "before => document.querySelector('#refused').textContent !== before"
 
 

@@ -12,7 +12,7 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.distributed import Site
 from tests.integration.kafka.nodes import wait_until_shared
 
-ODD = "B-_~:?#[]@!$&'()*+=\"<>{}|^`618"  # the names are from Apache's own test of several nodes
+ODD = "B-_~:?#[]@!$&'()*+=\"<>{}|^`618"  # from Apache's own test of several nodes
 SOURCE = "MirrorSourceConnector"
 BESIDE = ("MirrorCheckpointConnector", "MirrorHeartbeatConnector")
 FACTORS = (

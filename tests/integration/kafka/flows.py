@@ -31,7 +31,7 @@ from tests.harness.replicator import Replicator
 
 T = TypeVar("T")
 DAY_MS = 86_400_000
-BATCH_RECORDS = 100  # batches of `large`
+BATCH_RECORDS = 100  # in each batch of `large`
 STAGE_RECORDS = 40 * BATCH_RECORDS
 SHOWN_MAX = 5  # differing records in the message of a failure
 

@@ -127,7 +127,7 @@ class Pair:
     def __init__(self, real: Cluster, rules: Rules) -> None:
         self.real = real
         self.model = ModelCluster(rules)
-        self.tolerance_ms = 0  # reference for times that both take from their own clocks
+        self.tolerance_ms = 0  # allowed difference of times that both take from their own clocks
 
     # -- produce
 

@@ -176,7 +176,7 @@ class Pair:
                     "source": {
                         "config": {
                             "offset.flush.interval.ms": "500",
-                            # as often as a test that creates a topic needs it, otherwise the default
+                            # As often as a test that creates a topic needs it, otherwise the default.
                             **({"refresh.topics.interval.seconds": "2"} if self.has_canary else {}),
                         }
                     }

@@ -18,7 +18,7 @@ GROUP = {
     "session_timeout_ms": "6000",  # the minimum that brokers accept
 }
 EVERY_S = 0.02
-TORRENT_BYTES = 60_000  # size of each write; about three megabytes a second in total
+TORRENT_BYTES = 60_000  # bytes per write, or three megabytes per second
 
 
 @contextmanager

@@ -104,7 +104,7 @@ def test_a_suspended_task_does_not_overwrite_offsets_altered_meanwhile(
     flow = Flow(
         source=site.source, target=site.target, alias=site.alias, folder=site.folder, connector={}, worker={}
     )
-    slow = {"mirrorflow_bytes_per_second": "100Ki"}  # 12 MB: it can be frozen in the middle
+    slow = {"mirrorflow_bytes_per_second": "100Ki"}  # 12 MB, so that it can be frozen while it copies
     with nodes(site, 2) as both:
         change(both[0], "PUT", f"/connectors/{NAME}/config", site.connector(topic, **slow), expect=201)
         wait_until("some records are committed", lambda: flow.copied(topic) > RECORDS)

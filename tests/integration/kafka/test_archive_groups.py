@@ -171,7 +171,7 @@ def test_a_restore_to_a_point_in_time_has_the_records_and_groups_of_that_time(
     assert (0, (len(before), len(before))) == (later.status, counts), later.not_equal
     whole = verify(files, spark, tmp_path / "whole", archive=folder.as_uri())
     assert (0, 6_000) == (whole.status, whole.report.source_records), whole.not_equal
-    # a copy from a different program, with one record that differs
+    # A copy from a different program, with one record that differs.
     made = Flow.new(flow.source, flow.target, tmp_path / "made")
     contents = [
         (record.partition, record.timestamp, record.key, record.value, list(record.headers))

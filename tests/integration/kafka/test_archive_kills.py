@@ -81,7 +81,7 @@ class Written:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._records: dict[str, int] = {}  # files by name
+        self._records: dict[str, int] = {}  # number of records by the name of the file
 
     def look(self) -> int:
         """Records the files that exist now, and returns how many were ever recorded."""

@@ -29,7 +29,7 @@ DOCUMENTED_FOLDER = "/backup/orders"
 HOURS = 30 * 24
 PARTITIONS = 1
 START = dt.datetime(2026, 11, 1, tzinfo=dt.UTC)
-MINUTES = (2, 35, 55)  # the number of records in an hour
+MINUTES = (2, 35, 55)  # the minutes of each hour that have a record
 VALUES = (b"text", b"\xff\xfe", "é".encode())
 # The files are an hour of 30 days, the hours before and after it, and the file from which an engine reads the columns.
 OPENED_MAX = 0.02

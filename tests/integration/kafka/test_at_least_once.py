@@ -76,7 +76,7 @@ def test_without_transactional_ids_nothing_is_lost_across_kills(
 ):
     """Records after the last position are copied again, after their first copies.
 
-    The leader may forget old producers.
+    The leader may have expired old producers.
     """
     flow = Flow.new(
         east,

@@ -41,7 +41,7 @@ OFTEN = {
     "emit.heartbeats.interval.seconds": "1",
 }
 BACKLOG = 20_000
-# these offset syncs belong to this flow only
+# These offset syncs belong to this flow only.
 ON_TARGET = {"offset-syncs.topic.location": "target"}
 
 

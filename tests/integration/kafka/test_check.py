@@ -302,7 +302,7 @@ def test_heartbeats_that_the_source_refuses_are_reported_and_copying_continues(c
 
 
 MISSING = [
-    # on the source and on the target: kind, name after the alias, operation
+    # On the source and on the target: kind, name after the alias, operation.
     ("READ", ("TOPIC", "{alias}.", "WRITE"), "Write on topic {alias}.{topic}"),
     ("DESCRIBE_CONFIGS", ("TOPIC", "{alias}.", "CREATE"), "Create on topic {alias}.{topic}"),
     (

@@ -1,4 +1,4 @@
-"""Runs a few of Apache's own MM2 tests against MirrorFlow's worker; `make conformance` runs them all."""
+"""Runs a few of Apache's own MM2 tests against MirrorFlow's worker. `make conformance` runs all of them."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from tests.conformance.suite import DEDICATED, VERSIONS, run
 
 pytestmark = pytest.mark.java
 
-# one-way and two-way replication, restarts over REST, group offsets and topic settings, with less than a minute for
-# each
+# One-way and two-way replication, restarts over REST, group offsets and topic settings, with less than a minute for
+# each.
 SHORT = "testSyncTopicConfigs|testRestartReplication"
 
 

@@ -242,7 +242,7 @@ def test_all_processes_share_one_certificate_and_verify_its_name(
             with pytest.raises((OSError, HTTPException)):
                 send_request(url.replace("https:", "http:"), "PUT")
             assert 400 == send_request(url, "PUT", tls=insider)
-            # one of them is a follower and has forwarded the request
+            # One of them is a follower and has forwarded the request.
             assert 204 == send_request(url, "PUT", None, signed(b"", session_key(file.site)), tls=insider)
         stranger = Replicator(
             form="mm2", files=(file.text(topic, tls),), folder=tmp_path, name="p2", source=file.site.source

@@ -145,7 +145,7 @@ def test_the_tail_is_appended_once_with_a_header_that_names_the_switchover(pair:
     ]
     assert sorted(marked, key=str) == sorted(map(_content, appended), key=str)
     assert COPIED + SINCE + TAIL == len(records(pair.new, topic, isolation=COMMITTED))
-    # the appended records follow those that applications had written by then
+    # The appended records follow those that applications had written by then.
     newest = {
         record.partition: record.offset for record in records(pair.new, topic) if header not in record.headers
     }

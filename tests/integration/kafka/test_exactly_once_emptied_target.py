@@ -76,7 +76,7 @@ def emptied() -> Iterator[KafkaCluster]:
 def test_an_emptied_copy_is_continued_although_its_leader_has_lost_the_producer_state(
     east: KafkaCluster, emptied: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str]
 ):
-    """A restarted broker forgets producers without batches in the log."""
+    """A restarted broker has no state of producers without batches in the log."""
     flow = Flow.new(east, emptied, tmp_path)
     topic = east.create_topic(unique_topic())
     empty_after_idle_kills(flow, topic)

@@ -127,7 +127,7 @@ def allow_target(cluster: KafkaCluster, alias: str, *, but: str = "") -> None:
             f"mm2-offsets.{alias}.internal",
             f"mm2-offset-map.{alias}.internal",
             f"mm2-claims.{alias}.internal",
-            f"mm2-identity.{alias}.internal",  # the broker that applies the ACLs
+            f"mm2-identity.{alias}.internal",  # needed if the flow syncs ACLs
         ):
             cluster.allow(operation, "TOPIC", name)
     for operation in ("WRITE", "DESCRIBE"):

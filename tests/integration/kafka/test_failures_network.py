@@ -22,7 +22,7 @@ from tests.integration.kafka.test_connector import running, settings
 pytestmark = pytest.mark.faults
 
 REPORT_WAIT_S = 90.0
-# slow enough for a failure during copying, and fast enough for the test
+# Slow enough for a failure during copying, and fast enough for the test.
 SLOW_BYTES_PER_S = "4000000"
 LONG_WAY_MS = 150  # delay in each direction; listing the source's offsets takes longer than the next refusal
 

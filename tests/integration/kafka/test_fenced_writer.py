@@ -26,7 +26,7 @@ def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
 @pytest.mark.parametrize(
     "age_ms", [pytest.param(0, id="young"), pytest.param(2 * DAY_MS, id="old", marks=pytest.mark.more)]
 )
-def test_a_clean_restart_repeats_nothing_for_any_reader(
+def test_a_graceful_restart_repeats_nothing_for_any_reader(
     flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str], age_ms: int
 ):
     topic = east.create_topic(unique_topic(), partitions=PARTITIONS, config=FOREVER)
@@ -165,7 +165,7 @@ def test_the_restart_policy_refills_a_deleted_target_topic(
 
 
 @pytest.mark.faults
-def test_a_frozen_owner_is_fenced_and_waits_after_it_thaws(
+def test_a_frozen_owner_is_fenced_and_waits_after_it_resumes(
     flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
     topic = east.create_topic(unique_topic(), partitions=PARTITIONS)

@@ -53,7 +53,7 @@ def every_shape(codec: str) -> Callable[[KafkaCluster, str], None]:
         idempotent = str(codec in {"gzip", "zstd"}).lower()
         properties = {"compression.type": codec, "linger.ms": "20", "enable.idempotence": idempotent}
         produce(cluster, topic, unusual_records(3000, 2), properties)
-        # batches of a different codec in the same partitions
+        # Batches of a different codec in the same partitions.
         other = CODECS[CODECS.index(codec) - 1]
         produce(cluster, topic, unusual_records(50, 2), {"compression.type": other})
 

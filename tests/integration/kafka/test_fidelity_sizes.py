@@ -22,7 +22,7 @@ from tests.integration.kafka.flows import Flow, padded, write_batches
 
 LARGE_BYTES = 12 << 20
 LARGE_LIMITS = {"max.message.bytes": str(LARGE_BYTES)}
-# keeps the limits that a test sets on the copy
+# Keeps the limits that a test sets on the copy.
 OWN_LIMITS = {"sync.topic.configs.enabled": "false", "config.properties.exclude": "max\\.message\\.bytes"}
 
 Names = Callable[[], str]

@@ -120,7 +120,7 @@ def test_a_compacted_topic_is_copied_with_its_gaps_closed(
     )
     for codec, size_bytes in (("none", 100), ("zstd", 150)):
         load(east, topic, 4000, codec=codec, size_bytes=size_bytes, keys=True, batch_bytes=4000)
-    # writes some keys again, many of them as tombstones
+    # Writes some keys again, many of them as tombstones.
     load(east, topic, 1500, keys=True, first=700, null_every=3, headers=2)
 
     def cleaned() -> bool:

@@ -100,7 +100,7 @@ def test_the_final_positions_are_those_of_the_copy(flow: Flow, topic: str):
 
     source_ends = flow.source.end_offsets(topic)
     assert source_ends == {key.partition: it.next_source_offset for key, it in ended.positions.items()}
-    # only markers follow
+    # Only markers follow.
     ends = {record.partition: record.offset + 1 for record in records(flow.target, flow.remote(topic))}
     assert ended.target_ends == {TopicPartition(flow.remote(topic), key): end for key, end in ends.items()}
 

@@ -25,7 +25,7 @@ from tests.integration.kafka.nodes import GROUP
 BACKLOG = 40_000
 # With this rate, a backlog of 8 MB lasts some seconds, long enough for a test to interfere.
 SLOW = {"mirrorflow.bytes.per.second": "2Mi"}
-# half of that rate, for two processes that start one after the other
+# Half of that rate, for two processes that start one after the other.
 SLOWER = {"mirrorflow.bytes.per.second": "1Mi"}
 
 
@@ -106,7 +106,7 @@ def test_two_processes_started_at_once_copy_each_record_once(flow: Flow, topic: 
 
 
 def test_the_second_process_continues_where_the_first_stopped(flow: Flow, topic: str):
-    """The first process stops in the middle of a backlog."""
+    """The first process stops while it copies a backlog."""
     load(flow.source, topic, BACKLOG, size_bytes=200)
     with ExitStack() as stack:
         first = stack.enter_context(flow.replicator(topic, SLOWER))
@@ -154,7 +154,7 @@ def test_foreign_producers_and_an_open_transaction_do_not_affect_the_copy(flow: 
         )
         load(flow.target, remote, 400, size_bytes=33, single_record_batches=True)
         end = sum(flow.target.end_offsets(remote).values())
-        # regardless of the progress, more records of the flow follow after those of the other producers
+        # Regardless of the progress, more records of the flow follow after those of the other producers.
         load(flow.source, topic, 5_000, first=BACKLOG // 2, size_bytes=200)
         replicator.wait_for_copy(flow.target, remote, end + 2_000)
         replicator.kill()

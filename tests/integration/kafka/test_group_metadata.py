@@ -19,9 +19,8 @@ from tests.integration.kafka.test_checkpoints import Flow
 
 pytestmark = pytest.mark.more
 
-SYNCS_ON_TARGET = {
-    "offset-syncs.topic.location": "target"
-}  # the address from which `mirrorflow offsets` reads them
+# `mirrorflow offsets` reads them on the target.
+SYNCS_ON_TARGET = {"offset-syncs.topic.location": "target"}
 PARTITIONS = 300
 
 Names = Callable[[], str]

@@ -135,4 +135,4 @@ def test_groups_are_polled_without_permission_to_read_the_commit_log(
 
     assert group_offsets(west, group) == {(remote, 0): 30}
     assert 'followed_by="polls"' in metrics
-    assert "__consumer_offsets" not in status  # without that permission, nothing is wrong
+    assert "__consumer_offsets" not in status  # the missing permission is not a problem

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.timing, pytest.mark.timeout(300)]
 
 TASKS = 8
 RATE = 2_000_000
-# records of 1 kB by partition; one partition has more than half of all
+# Records of 1 kB by partition; one partition has more than half of all.
 SIZES = (24_000, 4_000, *[2_000] * 6)
 
 

@@ -18,7 +18,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied, produce
 
-# config/connect-mirror-maker.properties of Kafka 4.x, except for the addresses and the topic refresh interval
+# Config/connect-mirror-maker.properties of Kafka 4.x, except for the addresses and the topic refresh interval.
 EXAMPLE = """
 # Licensed to A under one or more contributor agreements
 # see org.apache.kafka.clients.consumer.ConsumerConfig for more details

@@ -31,7 +31,7 @@ from tests.integration.kafka.nodes import CopyPauseMeter, Torrent, address, node
 
 pytestmark = pytest.mark.faults
 
-# for a machine that runs a whole suite; an idle one needs 0.1 s, and 8 s after kill -9
+# For a machine that runs a whole suite; an idle one needs 0.1 s, and 8 s after kill -9.
 UNDISTURBED_S = 4.0
 MOVED_S = 40.0
 BACKLOG, BACKLOG_PER_S = 40_000, 4_000  # ten seconds

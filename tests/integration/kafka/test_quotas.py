@@ -73,7 +73,7 @@ def test_a_connector_resumes_with_a_fetch_quota(throttled: Flow, unique_topic: N
         load(throttled.source, topic, 400, size_bytes=400, content="random", batch_bytes=8_000)
         first.wait_for_copy(throttled.target, throttled.remote(topic), 500)
         first.kill()
-    # more than the quota allows at once, because it is an average over ten seconds
+    # More than the quota allows at once, because it is an average over ten seconds.
     load(throttled.source, topic, 1_500, size_bytes=400, content="random", batch_bytes=8_000)
 
     with fetch_quota(throttled, SLOW_BYTES_PER_S), throttled.replicator(topic) as second:

@@ -33,7 +33,7 @@ pytest.importorskip("pyspark")
 
 Names = Callable[[], str]
 COMPRESSION_TYPES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
-# keeps the target topic's own settings
+# Keeps the target topic's own settings.
 OWN_SETTINGS = {"sync.topic.configs.enabled": "false"}
 LARGE = {"max.message.bytes": str(8 << 20)}  # the limit of source topics with a batch of 3 MB
 HUGE, SMALL = 0, 1  # partitions: one batch of 3,000 records, and 300 batches of eight

@@ -159,7 +159,7 @@ def configurations(config: Mapping[str, str]) -> list[Step]:
         Call("DELETE", "/connectors/e"),
         Call("DELETE", "/connectors/e"),
         Call("GET", "/connectors/e/offsets"),
-        # the last call, because Java cannot delete this connector
+        # The last call, because Java cannot delete this connector.
         Call(
             "POST", "/connectors", {"name": "a b/c", "config": config, "initial_state": "STOPPED"}, (201, 201)
         ),

@@ -119,7 +119,7 @@ def test_a_spark_job_that_keeps_names_within_one_cluster_writes_nothing(
     spark: "SparkSession",
     job: str,
 ) -> None:
-    """The restore's target is the cluster from which the archive was exported."""
+    """The source of a restore is the cluster from which its archive was exported."""
     archived = Flow.new(west, east, tmp_path / "archived")
     if job == "restore":
         archive(files_of(archived, topic), spark, tmp_path / "archive")

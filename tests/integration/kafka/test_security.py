@@ -32,12 +32,12 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.listeners import User, plain_users
 
-# so short that a connection that is open for a second has re-authenticated
+# So short that a connection that is open for a second has re-authenticated.
 REAUTHENTICATION_MS = 1500
 CONNECT_WAIT_S = 20.0
 COMMAND_WAIT_S = 240.0  # two seconds on an idle machine
 WRONG = User(name="mirror", password="hunter2-wrong")
-# every printable character of ASCII, and some characters of two, three and four bytes
+# Every printable character of ASCII, and some characters of two, three and four bytes.
 SPECIAL_USER = User(name="odd", password="".join(map(chr, range(33, 127))) + " ü€😀")
 # ASCII only, because keytool reads its arguments in the locale of the machine
 ODD_STORE_PASSWORD = 'pa"ss\\ p" evil="1'

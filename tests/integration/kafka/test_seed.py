@@ -34,7 +34,7 @@ pytest.importorskip("pyspark")
 
 OWN_RETENTION = {"config.properties.exclude": "retention\\..*"}  # the copy keeps its own retention
 SLOW = "300000"  # bytes per second, for a thousand records of about 200 bytes
-MARKERS_MAX = 10  # bytes of a start before its records
+MARKERS_MAX = 10  # markers that a start writes before its records
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_each_record_is_copied_once_and_unchanged(
     assert report.remaining_records == report.gap_records == 0
     for number in range(3):
         flow.assert_exact(f"{stem}-{number}")
-    # this happens to a flow that was deleted and is created again from Git
+    # This happens to a flow that was deleted and is created again from Git.
     status, report = seed(files_of(flow, f"{stem}-.*"), spark)
     assert (status, report.phase, report.records) == (0, JobPhase.SUCCEEDED, 0)
     assert report.message == "Nothing was left: an earlier run or the connector had copied everything."

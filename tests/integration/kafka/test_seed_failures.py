@@ -26,7 +26,7 @@ pyspark = pytest.importorskip("pyspark")
 
 RECORDS = 8_000
 RECORD_BYTES = 1_000
-# for the whole job, which takes several seconds, so that it can be killed while it copies
+# For the whole job, which takes several seconds, so that it can be killed while it copies.
 SLOW = {"bytes.per.second": "2000000"}
 # Spark drops an executor that has sent no heartbeat for this time. The default is two minutes.
 IMPATIENT = {
@@ -60,7 +60,7 @@ def topics(flow: Flow, unique_topic: Callable[[], str]) -> tuple[str, ...]:
     ages = {f"{stem}-fresh": now_ms(), f"{stem}-old": now_ms() - 10 * DAY_MS}
     for topic, timestamp_ms in ages.items():
         flow.source.create_topic(topic, partitions=2, config=FOREVER)
-        # batches that are too large to be merged
+        # Batches that are too large to be merged.
         load(
             flow.source,
             topic,

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 pytestmark = pytest.mark.promise
 
 RECORDS = 4_000
-# slow enough for a kill during copying
+# Slow enough for a kill during copying.
 SLOW = {"bytes.per.second": "1000000"}
 
 

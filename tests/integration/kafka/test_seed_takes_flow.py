@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 RECORDS = 4_000
 PARTITIONS = 3
 MIRROR = User(name="mirror", password="secret")
-# slow enough for a kill during copying
+# Slow enough for a kill during copying.
 SLOW = {"bytes.per.second": "1000000"}
 
 

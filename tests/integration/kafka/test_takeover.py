@@ -195,7 +195,7 @@ def test_java_and_mirrorflow_alternate_and_copy_each_record_once(relay: Relay):
 
 def test_records_that_retention_deleted_after_javas_position_are_reported_as_lost(relay: Relay):
     """MirrorFlow continues at Java's position. Missing records after it are a loss, not a new beginning."""
-    *_, topic = relay.topics  # records of one partition
+    *_, topic = relay.topics  # a topic of one partition
     relay.mark()
     relay.load(100)
     with relay.java() as java:

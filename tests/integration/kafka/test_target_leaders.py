@@ -488,7 +488,7 @@ def test_a_source_that_lost_its_tail_follows_the_loss_policy(
         for policy in ("alert", "restart"):
             running[policy].wait_until_caught_up()
             flows[policy].wait_until_committed(topic)
-        # at this point, the high watermark of the new leader is above all copied offsets
+        # At this point, the high watermark of the new leader is above all copied offsets.
         new = contents(records(trio, topic))
 
     copied = {policy: contents(records(west, its_flow.remote(topic))) for policy, its_flow in flows.items()}

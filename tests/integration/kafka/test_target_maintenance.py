@@ -26,7 +26,7 @@ PARTITIONS = 4
 RECORDS = 500
 REPLICATED = {"replication.factor": "3"}
 BROKERS = {"min.insync.replicas": "2"}
-# metadata.version 4.1 and transaction.version 2 (KIP-890), which 3.9 lacks
+# Metadata.version 4.1 and transaction.version 2 (KIP-890), which 3.9 lacks.
 FEATURES = {"metadata.version": 27, "transaction.version": 2}
 
 

@@ -26,7 +26,7 @@ def sides() -> Iterator[Sides]:
 def test_an_unplanned_switchover_reports_the_loss_and_its_flow_writes_nothing_more(
     sides: Sides, tmp_path: Path
 ):
-    """The records that never crossed are refused by the target; afterwards the source comes back with them."""
+    """The target refuses the records that were never copied. Afterwards the source returns with them."""
     east, west = sides["east"], sides["west"]
     report = tmp_path / "report.json"
     with lost_source(sides, tmp_path) as lost:

@@ -21,7 +21,7 @@ from tests.harness.kafka.installation import OLD_VERSION, VERSION
 from tests.harness.kafka.processes import wait_until
 from tests.integration.kafka.flows import call_cluster
 
-# longer than the test, so that the frozen replica stays in the ISR until it resumes
+# Longer than the test, so that the frozen replica stays in the ISR until it resumes.
 PATIENT = {
     "broker.session.timeout.ms": "60000",
     "replica.lag.time.max.ms": "60000",

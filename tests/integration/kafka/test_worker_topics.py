@@ -175,7 +175,7 @@ def test_the_topics_of_a_stopped_java_worker_are_read(west: KafkaCluster, java: 
     assert {NAME} == statuses.statuses.connectors()
     connector = statuses.statuses.connector(NAME)
     assert connector is not None
-    # when it ends, the worker writes that they are unassigned
+    # When it ends, the worker writes that they are unassigned.
     assert {WorkerState.UNASSIGNED} == {
         connector.state,
         *(status.state for status in statuses.statuses.tasks(NAME).values()),

@@ -36,7 +36,7 @@ from tests.unit.console.test_job_views import with_keys
 from tests.unit.http.reports import partition
 
 USER = "console"
-# the permissions of the chart: list MirrorFlow's resources and pods, and create both reviews
+# The permissions of the chart: list MirrorFlow's resources and pods, and create both reviews.
 RIGHTS = [
     {
         "apiGroups": ["mirrorflow.io"],
@@ -192,7 +192,7 @@ def test_a_visitor_sees_only_flows_of_namespaces_that_they_may_read(
         assert console.shown(f"/flow?flow={other.namespace}~theirs", cookie)[0] == 404
         for path in ("/jobs", "/history", "/?q=east"):
             assert "theirs" not in console.shown(path, cookie)[1]
-        # the same request with the header that a proxy sends
+        # The same request with the header that a proxy sends.
         status, _, body = console("GET", "/", headers={"Authorization": f"Bearer {token}"})
         assert (status, "theirs" in body) == (200, False)
 

@@ -141,7 +141,7 @@ def test_a_restore_runs_once_and_the_connector_continues_after_it(flows: Kubectl
     flows("patch", "mirrorflow", FLOW, "--subresource=status", "--type=merge", '--patch={"status":null}')
     document["spec"]["limits"] = {"bytesPerSecond": "1Mi"}
     flows.apply(document)
-    wait_for_condition(flows, "Restored", "True", "Restored")  # causes the status to be written again
+    wait_for_condition(flows, "Restored", "True", "Restored")  # the lost status is written again
     wait_until("the change is observed", lambda: is_observed(flows))
     assert jobs(flows, "restore") == []
 

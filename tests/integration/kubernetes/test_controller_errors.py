@@ -29,8 +29,8 @@ from tests.integration.kubernetes.controlled import (
 )
 
 FAULTS = 2
-STATUS_WRITES_MAX = 6  # calls for a flow whose pods are created and nothing else
-WATCHES_MIN = 6  # of the ten polls; the others may begin later
+STATUS_WRITES_MAX = 6  # for a flow whose pods are created and nothing else
+WATCHES_MIN = 6  # of ten watches; the others may begin later
 QUIET_FLOWS = 10
 OWN_OPERATOR = "own-operator"  # a label of flows that the operator of this module ignores
 SCRAPE_S = 0.5

@@ -19,7 +19,7 @@ from tests.harness.kubernetes.simulated_pods import mark_pods_running
 from tests.harness.kubernetes.stub_connectors import addresses, stub_command
 from tests.integration.kubernetes.controlled import manifest
 
-PODS = 6  # addresses of two flows
+PODS = 6  # pods of two flows
 WAIT_S = 120.0
 TLS = {"internalRest": {"tls": {"secretName": "rest"}}}
 

@@ -49,7 +49,7 @@ class ConnectProxy:
 
 
 def _forward(source: socket.socket, target: socket.socket) -> None:
-    """Closes *source* when it ends; the thread of the other direction closes *target*."""
+    """Closes *source* when it ends. The thread of the other direction closes *target*."""
     with source, contextlib.suppress(OSError):
         while chunk := source.recv(65536):
             target.sendall(chunk)

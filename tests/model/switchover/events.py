@@ -35,7 +35,7 @@ REVERSE_COPY = "reverse copy of "
 EARLY = "reverse flow is started early"
 GIVE_UP, GIVE_UP_BESIDE = "the target is given up", "the target is given up beside a process that works"
 TOO_SOON = "reverse flow is started before the clusters are reconciled"
-# not these, because a switchover must succeed despite them
+# Not these, because a switchover must succeed despite them.
 FAILURES = frozenset({LIMIT, ROLLBACK, BYPASS, FOREIGN, UNFENCE, EARLY, GIVE_UP, GIVE_UP_BESIDE})
 
 

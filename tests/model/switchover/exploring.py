@@ -302,7 +302,7 @@ def _has_succeeded(world: World) -> bool:
         return True
     last = newest_record(all_records(world))
     if last is None or last.to != world.target_name:
-        # the process died before it had stored what the user requested
+        # The process died before it had stored what the user requested.
         return CRASH in world.happened and not world.runs and not world.to_start
     if last.is_unplanned and not last.accepts_loss:
         return True

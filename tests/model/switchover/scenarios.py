@@ -258,7 +258,7 @@ SCENARIOS: Final = {
         Scenario("restore, bypass", restorable(BYPASS), _DONE_OR_LIFTED),
     )
 }
-# these scenarios take minutes
+# These scenarios take minutes.
 LARGE_SCENARIOS: Final = {
     scenario.name: scenario
     for scenario in (

@@ -366,7 +366,7 @@ def _end_flow(world: World, switchover: str) -> World:
 
     Before the claim, this is the takeover of a copier that then stops.
     """
-    if not world.is_target_up or world.flow.ended_by:  # the end by another switchover stays
+    if not world.is_target_up or world.flow.ended_by:  # the end of another switchover stays
         return world
     epoch = world.flow.epoch + 1
     return world._replace(flow=Flow(epoch=epoch, marked_epoch=epoch, ended_by=switchover))

@@ -121,8 +121,8 @@ class World(NamedTuple):
     endpoint: str = EAST
     group_source: int = 0  # committed offsets of the group
     group_target: int = 0
-    has_checkpoints: bool = False  # checkpoints of the group
-    checkpoint: int = 0  # the committed offset on the target
+    has_checkpoints: bool = False  # whether the group has checkpoints
+    checkpoint: int = 0  # the checkpoint as stored on the target
     clamped_by: str = ""  # the run that has set the group to its checkpoint, known only to that run
     has_members: bool = False  # whether the group reads on the source
     flow: Flow = Flow()
@@ -145,7 +145,7 @@ class World(NamedTuple):
     )
     refuses_fence: bool = False  # the source responds, but cannot be fenced
     hangs: bool = False  # whether an open transaction never ends
-    happened: frozenset[str] = frozenset()  # the number of remaining troubles
+    happened: frozenset[str] = frozenset()  # the troubles that have happened
     # The ends of source and target when the promotion was stored, which no process knows.
     promoted_ends: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 

@@ -219,7 +219,7 @@ def test_no_group_is_written_after_a_switchover_has_ended_the_flow(
     source.commits = {name: {ORDERS: Committed(offset=40)} for name in ("a", "b")}
     source.step()
 
-    # Both checkpoints are one write, and each group is another one.
+    # Both checkpoints are one write, and each group is a further write.
     assert writes_before == bool(source.checkpoints) + len(target.commits)
     assert writes_before <= 1 or passes._checkpoints.unwritten == {}
 
@@ -259,7 +259,7 @@ def test_commits_of_excluded_groups_cause_no_listing(
 
 
 def test_a_recreated_group_causes_a_listing_again(passes: CheckpointPasses, monkeypatch: pytest.MonkeyPatch):
-    """The connector forgets the names of deleted groups."""
+    """The connector drops the names of deleted groups."""
     target, source = Target(monkeypatch), Source(passes, monkeypatch)
     existing = {"g-a": Group(name="g-a", protocol_type="consumer"), "other": Group(name="other")}
     first = lists_after_commits_of(passes, source, "g-a", "other", "console-consumer-1")

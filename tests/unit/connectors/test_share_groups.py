@@ -39,7 +39,7 @@ groups=.*
 sync.group.offsets.enabled=true
 """
 ORDERS, COPY = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
-SYNCED = 40  # a source offset whose offset on the target is known, too
+SYNCED = 40  # this source offset is known to be the same on the target
 
 
 class Brokers:

@@ -91,7 +91,7 @@ class SupervisedTask:
         self.processes: list[FakeProcess] = []
         self.claimed_assignments: list[TaskAssignment] = []
         self.reports: list[TaskReport] = []
-        self.refusals = 0  # errors of the next claims
+        self.refusals = 0  # number of the next claims that are refused
         self.claims_allowed = asyncio.Event()  # claims wait until this event is set
         self.claims_allowed.set()
         self._obeys = obeys

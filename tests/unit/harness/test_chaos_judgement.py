@@ -43,7 +43,7 @@ def test_after_a_loss_any_lost_record_may_be_copied_once() -> None:
     assert difference(Expected(least=SOURCE, most=None), SOURCE[:4] + lost + SOURCE[5:])
 
 
-def test_a_record_may_be_copied_as_often_as_it_was_ever_in_the_source() -> None:
+def test_a_copy_may_have_a_record_as_often_as_the_source_ever_had_it() -> None:
     """The source lost a record, and its producer sent it again."""
     expected = Expected(least=SOURCE, most=None, rewrites={mark(4): 1})
 

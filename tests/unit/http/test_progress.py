@@ -281,7 +281,7 @@ def test_a_connector_without_partitions_is_not_idle_while_a_cluster_is_unreachab
     assert "Waiting" == summary(connector(target=unreachable), ready=True)["replicating"]
 
 
-def test_a_zero_lag_is_unknown_while_a_task_process_is_silent():
+def test_a_zero_lag_is_unknown_while_a_task_process_does_not_report():
     silent = partition(
         phase=PartitionPhase.STARTING, source_offset=110, reason="TaskSilent", stalled_since_ms=1000
     )

@@ -69,5 +69,5 @@ def administrator(installed: ApiServer) -> Kubectl:
 
 @pytest.fixture(scope="session")
 def operator(installed: ApiServer) -> Kubectl:
-    """kubectl as the operator's ServiceAccount with the chart's rights, in the namespace of a team."""
+    """kubectl as the operator's ServiceAccount with the chart's permissions, in the namespace of a team."""
     return installed.user(OPERATOR_USER, OPERATOR_GROUPS).within(TEAM)

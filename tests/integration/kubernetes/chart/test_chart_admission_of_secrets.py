@@ -27,7 +27,7 @@ PATH = f"/apis/mirrorflow.io/v1alpha1/namespaces/{TEAM}/mirrorflows"
 SECRET = "others-password"
 REFUSAL = f"spec names the Secret {SECRET}, which alice may not get"
 FOLDER = f"{POD_LAYOUT.secrets}/{SECRET}"
-# texts that may make a pod read the Secret: its name, a reference, and paths to which other text may be appended
+# Texts that may make a pod read the Secret: its name, a reference, and paths to which other text may be appended.
 TEXTS = (SECRET, f"${{dir:{FOLDER}:password}}", f"{FOLDER}/password", FOLDER, f"https://x{FOLDER}/password")
 SMALLEST: dict[str, Any] = {
     "apiVersion": "mirrorflow.io/v1alpha1",
@@ -327,7 +327,7 @@ def _places(node: dict[str, Any], *parents: str | int) -> Iterator[tuple[str | i
             for name, child in node["properties"].items():
                 yield from _places(child, *parents, name)
         case "object" if isinstance(node.get("additionalProperties"), dict):
-            # an unknown key of `config` is refused
+            # An unknown key of `config` is refused.
             key = "acks" if parents[-1] == "config" else "x"
             yield from _places(node["additionalProperties"], *parents, key)
         case "array":

@@ -1,4 +1,4 @@
-"""The chart's policy limits which objects the operator may write, whatever roles its account has."""
+"""The chart's policy limits which objects the operator may write, regardless of the roles of its account."""
 
 import copy
 import json

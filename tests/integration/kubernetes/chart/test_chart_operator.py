@@ -18,7 +18,7 @@ from tests.harness.kubernetes.operator_process import OperatorProcess
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "valid"
 NAME = "of-the-chart"
-# the variables of the Deployment that a local process sets itself, for its identity and its listener
+# The variables of the Deployment that a local process sets itself, for its identity and its listener.
 OWN = {"POD_NAME", "MIRRORFLOW_LISTENER", "MIRRORFLOW_NAMESPACES"}
 
 

@@ -189,7 +189,7 @@ def test_a_source_without_any_acl_removes_nothing():
     assert plan.left_out[0].startswith("1 ACLs of the copies are kept")
 
 
-def test_an_acl_removed_by_a_user_is_forgotten_unless_the_source_has_it():
+def test_an_acl_removed_by_a_user_is_no_longer_owned_unless_the_source_has_it():
     """If the user creates the ACL again later, it belongs to the user.
 
     If the source has it, the flow creates it again.

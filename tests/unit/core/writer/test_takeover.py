@@ -74,13 +74,13 @@ class Brokers:
         self.source_ends = source_ends or {}  # end offsets by leader epoch
         self.target_ends = target_ends or {}
         self.target_start = target_start
-        self.last_sequence = last_sequence  # producer ids in the producer state of the leader
-        self.batches: tuple[LogBatch, ...] = ()  # records in the target
+        self.last_sequence = last_sequence  # in the producer state of the leader
+        self.batches: tuple[LogBatch, ...] = ()  # batches in the target
         self.busy: set[str] = set()  # ids whose last transaction cannot end
         # The next producer ids and epochs of an id.
         self.next_producers: dict[str, list[tuple[int, int]]] = {}
         self.paused_ms = 0
-        self.refuses_positions = False  # an error for one request
+        self.refuses_positions = False  # applies to one request
         self.transactions: list[Transaction] = []
         self.unread: dict[TopicPartition, MirrorFlowError] = {}  # partitions without an available leader
         # Partitions that transactions must not include.

@@ -43,14 +43,14 @@ def wait_for_old_flow(
             return end.value, now_ms
 
 
-def test_an_undeclared_flow_is_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flow_not_named_in_take_over_from_is_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     result, _ = wait_for_old_flow(monkeypatch, renewed_until_ms=0, left=True, takes_over=())
 
     assert isinstance(result, FlowExists)
     assert result.claim.flow == "old"
 
 
-def test_a_declared_flow_is_refused_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flow_named_in_take_over_from_is_refused_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     result, waited_ms = wait_for_old_flow(
         monkeypatch, renewed_until_ms=10**9, left=False, takes_over=("old",)
     )
@@ -59,7 +59,9 @@ def test_a_declared_flow_is_refused_while_it_runs(monkeypatch: pytest.MonkeyPatc
     assert waited_ms <= 2 * RENEW_MS
 
 
-def test_a_declared_flow_that_left_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flow_named_in_take_over_from_is_taken_at_once_after_it_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert wait_for_old_flow(monkeypatch, renewed_until_ms=0, left=True, takes_over=("old",)) == (
         None,
         ownership.POLL_MS,
@@ -105,7 +107,7 @@ def test_a_waiting_process_reports_the_owner_of_the_flow(monkeypatch: pytest.Mon
     assert ["process 1 on host host", "process 2 on host host"] == owners
 
 
-def test_a_declared_flow_that_died_is_taken_once_its_claim_is_abandoned(
+def test_a_flow_named_in_take_over_from_that_died_is_taken_once_its_claim_is_abandoned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     result, waited_ms = wait_for_old_flow(monkeypatch, renewed_until_ms=0, left=False, takes_over=("old",))

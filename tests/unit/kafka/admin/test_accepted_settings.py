@@ -33,7 +33,7 @@ class Target:
         self.topics: dict[str, dict[str, str]] = {}
         self.requests = 0
         self.forbidden: set[str] = set()
-        self.required: set[str] = set()  # refused by create.topic.policy
+        self.required: set[str] = set()  # required by create.topic.policy
 
     def refusal(self, topic: str, configs: Mapping[str, str]) -> BrokerRefusal | None:
         if topic in self.forbidden:

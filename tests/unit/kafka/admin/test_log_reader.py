@@ -99,7 +99,7 @@ def batch_of_two_records() -> bytes:
 
 def test_the_starts_of_several_logs_are_fetched_with_one_request() -> None:
     """A log that the response contains completely needs no further request."""
-    other = TopicPartition("orders", 4)  # logs for which the response has nothing
+    other = TopicPartition("orders", 4)  # the response has nothing for this partition
     cluster: Any = FakeCluster(fetch_response(records=batch_of_two_records()))
     spans = {ORDERS: LogSpan(0, 2), other: LogSpan(0, 2), TopicPartition("orders", 5): LogSpan(7, 7)}
 
