@@ -74,7 +74,7 @@ def commands(block: Block) -> Iterator[Command]:
         match = None if _DRAWN in line else _PROGRAM.match(line)
         if match is not None:
             written = _REMARK.sub("", line[match.end() :]).partition(" > ")[0]
-            # in a synopsis, optional arguments are kept, and repeatable ones are given once
+            # In a synopsis, optional arguments are kept, and repeatable ones are given once.
             words = shlex.split(written.replace("[", "").replace("]", "").replace("...", ""))
             yield Command(block=block, line=number, program=match.group(1), arguments=tuple(words))
 

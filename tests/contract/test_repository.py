@@ -13,7 +13,7 @@ HERE = Path(__file__).relative_to(ROOT)
 # cluster.
 PUBLIC_HOSTS = re.compile(
     r"(.+\.)?(apache\.org|kafka\.apache\.org|w3\.org|python\.org|prometheus\.io|kubernetes\.io|mirrorflow\.io|strimzi\.io"
-    # hosts at which clouds issue tokens
+    # Hosts at which clouds issue tokens.
     r"|amazonaws\.com|googleapis\.com|google\.internal|microsoftonline\.com|windows\.net|169\.254\.(169\.254|170\.2|170\.23)"
     r"|github\.com|ietf\.org|json-schema\.org|rfc-editor\.org|example(\.\w+)?)|kubernetes\.default\.svc|127\.0\.0\.1|0\.0\.0\.0|localhost"
 )

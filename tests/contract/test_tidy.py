@@ -184,7 +184,7 @@ def test_the_operator_folder_does_not_shadow_the_standard_library():
     assert itemgetter(0)("a") == "a"
 
 
-# the constants of this module are next to the rules that use them
+# The constants of this module are next to the rules that use them.
 TABLE_OF_RULES = "operator/mirrorflow_operator/api/rules/table.py"
 
 

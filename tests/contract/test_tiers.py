@@ -63,6 +63,6 @@ def test_each_combination_of_markers_is_selected_by_one_make_command():
     for number in range(2 ** len(markers)):
         present = {marker: bool(number >> bit & 1) for bit, marker in enumerate(markers)}
         if present["promise"] and not present["spark"]:
-            continue  # only one Spark test has this marker
+            continue  # only a Spark test has this marker
         selected = [name for name, expression in selections.items() if eval(expression, {}, present)]
         assert len(selected) == 1, (present, selected)
