@@ -28,7 +28,7 @@ def requests(mirrorflows: ApiServer) -> Requests:
 
 @pytest.fixture
 def cluster(mirrorflows: ApiServer, namespace: Kubectl) -> Kubectl:
-    """kubectl in the test's namespace of a server with MirrorFlow's CRDs."""
+    """Returns kubectl in the test's namespace of a server with MirrorFlow's CRDs."""
     return mirrorflows.kubectl.within(namespace.namespace)
 
 
@@ -49,7 +49,7 @@ def test_a_valid_example_is_accepted(requests: Requests, path: Path):
 
 
 @pytest.mark.parametrize("path", INVALID, ids=lambda path: path.stem)
-def test_an_invalid_example_is_refused_for_the_announced_field(requests: Requests, path: Path):
+def test_an_invalid_example_is_refused_for_the_expected_field(requests: Requests, path: Path):
     """Rules between fields have the same sentence as `mirrorflow validate`."""
     text = path.read_text()
     announced = FIELD.match(text)
@@ -78,7 +78,7 @@ def test_a_crd_is_established_and_structural(mirrorflows: ApiServer, kind: str):
     ids=["to", "type", "pair", "groups"],
 )
 def test_the_spec_of_a_switchover_never_changes(cluster: Kubectl, changed: dict[str, Any]):
-    """A revert in Git is refused, and is no failover."""
+    """A revert in Git is refused, and does not cause a failover."""
     cluster.apply(PLANNED)
 
     with pytest.raises(KubectlError, match=r"spec: .*it is immutable.*create another Switchover"):

@@ -35,7 +35,7 @@ def test_the_job_needs_only_the_packages_of_the_replicator():
 
 
 def test_missing_files_end_the_job_with_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The files of a Job never change, so another attempt would not help."""
+    """The files of a Job never change, so that a further attempt would not help."""
     message = tmp_path / "message"
     monkeypatch.setenv("TERMINATION_MESSAGE", str(message))
 
@@ -97,7 +97,10 @@ def test_the_job_needs_a_folder_as_its_argument():
 
 
 class LostSource:
-    """A pair whose source does not respond until a new process has tried *attempts* times; runs and reports are noted."""
+    """A pair whose source does not respond until a new process has tried *attempts* times.
+
+    It records runs and reports.
+    """
 
     def __init__(self, record: SwitchoverRecord, *, attempts: int = 3) -> None:
         self.record = record
@@ -114,7 +117,7 @@ class LostSource:
         return (self.record, *self.later)
 
     async def read(self) -> None:
-        """Everything is read already."""
+        """Does nothing, because everything is already read."""
 
     async def run(self, record: SwitchoverRecord, *, until: Any = None) -> SwitchoverRecord:
         assert record == self.record
@@ -162,7 +165,7 @@ class LostSource:
 def test_a_new_process_promotes_without_the_source_and_later_starts_the_reverse_flow(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """The endpoint is switched once, not at each attempt to reach the source."""
+    """The endpoint is switched once, not at each attempt to connect to the source."""
     world = LostSource(_record(1, state=SwitchoverState.PROMOTING))
     process = world.process(monkeypatch)
 

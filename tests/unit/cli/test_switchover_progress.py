@@ -1,4 +1,4 @@
-"""The progress files of switchovers on this machine: of commands that run, have ended, and were killed."""
+"""The progress files of switchovers on this machine, of commands that run, have ended, or were killed."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The report of a switchover in files: as JSON and as a page, never partly written, and with escaped names."""
+"""The report of a switchover is written to files, as JSON or as a page. Files are complete, and names are escaped."""
 
 import json
 import re
@@ -53,7 +53,7 @@ class PageOutline(HTMLParser):
 
 
 def sealed(name: str, *, reason: str = "") -> SwitchoverRecord:
-    """A finished switchover of one topic, *name*, whose pair has the name, too."""
+    """Returns a finished switchover of the topic *name*, whose pair has the same name."""
     done = record(
         (SwitchoverState.CHECKING, 0),
         (SwitchoverState.FENCING, 500),
@@ -77,7 +77,7 @@ def sealed(name: str, *, reason: str = "") -> SwitchoverRecord:
 
 
 def report(name: str = "orders", **changes: Any) -> dict[str, Any]:
-    """The report of `sealed` with a group, checks and a verification, each of which has *name* in it."""
+    """Returns the report of `sealed` with a group, checks and a verification. Each of them contains *name*."""
     done = sealed(name, reason=name)
     values: dict[str, Any] = {
         "notes": [f"A note on {name}."],
@@ -132,7 +132,7 @@ def test_the_report_has_the_records_that_all_groups_read_again(
 
 
 @pytest.mark.parametrize(("again", "word"), [(0, "Passed."), (3, "Failed.")])
-def test_the_page_shows_what_the_canary_application_saw(again: int, word: str):
+def test_the_page_shows_what_the_canary_application_has_measured(again: int, word: str):
     seen = CanaryResult(
         topic="orders.canary",
         group="canary",

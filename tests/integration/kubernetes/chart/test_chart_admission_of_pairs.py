@@ -1,4 +1,7 @@
-"""The chart's policy on MirrorPairs: who names a Secret may get it, and who writes a hook may get all Secrets."""
+"""The chart's policy on MirrorPairs.
+
+An author who names a Secret must be allowed to get it. An author who writes a hook must be allowed to get all Secrets.
+"""
 
 from collections.abc import Iterator
 from typing import Any

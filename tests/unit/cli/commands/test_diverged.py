@@ -1,4 +1,4 @@
-"""`mirrorflow diverged`: which arguments it refuses before it connects, and how it reports a tail."""
+"""`mirrorflow diverged` refuses invalid arguments before it connects, and reports a tail."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`mirrorflow switchover`: which arguments it refuses before it connects, and how it reports the result."""
+"""`mirrorflow switchover` refuses invalid arguments before it connects, and reports the result."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ def record(*states: tuple[SwitchoverState, int], reason: str = "") -> Switchover
     ],
     ids=lambda value: value.value if isinstance(value, SwitchoverState) else "",
 )
-def test_a_rollback_without_its_target_names_the_risk_and_is_refused_where_that_may_be_promoted(
+def test_a_rollback_without_its_target_names_the_risk_and_is_refused_if_the_target_may_be_promoted(
     pair: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -78,7 +78,7 @@ def test_a_rollback_without_its_target_names_the_risk_and_is_refused_where_that_
     assert sentence in capsys.readouterr().err
 
 
-def test_a_canary_without_its_package_names_what_to_install(
+def test_the_error_for_a_canary_without_its_package_names_what_to_install(
     pair: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
