@@ -159,9 +159,7 @@ class KafkaCluster:
 
     @property
     def internal_bootstrap(self) -> str:
-        """Returns the harness's own address of the brokers, without a proxy and authentication, and with all
-        permissions.
-        """
+        """Returns the address that the harness uses, without a proxy or authentication and with all permissions."""
         return self.bootstrap_for("INTERNAL")
 
     def bootstrap_for(self, listener: str) -> str:

@@ -84,7 +84,7 @@ class SchemaRegistry:
         return int(self.request("POST", f"/subjects/{subject}/versions", {"schema": schema, **more})["id"])
 
     def export(self) -> list[dict[str, Any]]:
-        """Returns all versions of the default context, including deletions, with one request for each."""
+        """Returns all versions of the default context, including deletions, with requests of its own."""
         live = {(version["subject"], version["version"]) for version in self._listed("false")}
         return [
             {**version, "deleted": (version["subject"], version["version"]) not in live}

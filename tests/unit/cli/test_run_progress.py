@@ -44,7 +44,7 @@ def test_the_first_rate_of_a_new_process_counts_from_zero():
 
 
 def test_the_first_rate_of_an_older_process_is_zero():
-    """Most of its records are older than five seconds."""
+    """Its earlier records were not copied within the last five seconds."""
     assert (0.0, 0.0, [0.0]) == rates_of(RecentRates().of(progress(60.0, 1_000)))
 
 

@@ -157,7 +157,7 @@ def test_a_reverse_flow_waits_until_its_switchover_has_started_it(monkeypatch: p
 def test_a_reverse_flow_that_does_not_wait_is_refused_unless_it_copies_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """A seed copies nothing itself, and neither does a request that resets its offsets."""
+    """A seed would copy, and is refused. A request that resets the offsets of the flow copies nothing."""
     Opposite(monkeypatch, "to-east")
     flow: Any = ClaimsOfFlow(monkeypatch, None)
 

@@ -162,7 +162,7 @@ def test_a_frozen_leader_delays_the_commits_of_other_brokers_once(monkeypatch: p
 
 
 def test_a_log_is_not_followed_while_all_leaders_are_frozen(monkeypatch: pytest.MonkeyPatch):
-    """Groups are then polled, because the log cannot show how old its last response is."""
+    """Groups are then polled. Otherwise their age would be that of an old response."""
     monkeypatch.setattr(module, "SILENT_S", 0.01)
     log = Log(monkeypatch, end=5, stable=5, partitions=2)
     commits = log.follow()
