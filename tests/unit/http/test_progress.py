@@ -251,7 +251,7 @@ def test_lag_is_unknown_while_the_source_is_unreachable(stopped: bool):  # noqa:
 def test_a_zero_lag_is_unknown_while_the_target_is_unreachable():
     """While the target is unreachable, nothing is fetched.
 
-    A known lag above zero has not decreased and is still shown.
+    A known lag above zero has not decreased.
     """
     unreachable = SideReport(reason="Unreachable", since_s=NOW_S - 60)
     idle = summary(connector(task(CAUGHT_UP), target=unreachable), ready=True)
