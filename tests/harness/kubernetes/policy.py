@@ -142,7 +142,7 @@ class ClusterState:
                 match_networks = "" if networks is None else f"{match_peer}{{ {', '.join(networks)} }} "
                 yield from (f"{match_networks}{match} return" for match in _port_matches(ports, pod))
                 continue
-            # A named port is that of the receiver, whose number may differ from pod to pod.
+            # The receiving pod defines the number of a named port, which may differ from pod to pod.
             for receiver in self._members(peers or ({"namespaceSelector": {}},), home):
                 match_networks = f"ip daddr {receiver['status']['podIP']} "
                 yield from (f"{match_networks}{match} return" for match in _port_matches(ports, receiver))

@@ -129,7 +129,7 @@ class CopyPauseMeter:
             }
 
     def silent_s(self) -> float:
-        """Returns how long the copies have not grown in the partition that has waited longest."""
+        """Returns the longest time for which the copy of a partition has not grown until now."""
         with self._lock:
             return time.monotonic() - min(self._seen_s.values())
 

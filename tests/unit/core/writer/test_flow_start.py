@@ -219,7 +219,7 @@ def test_a_held_flow_cannot_be_taken_until_it_is_started(stored: tuple[WriterPos
 
 
 @pytest.mark.parametrize("stored", [NEVER_RUN, (position(100),)], ids=["never run", "has run"])
-def test_a_released_flow_is_as_before_but_one_that_never_ran_keeps_the_id_of_the_rolled_back_switchover(
+def test_a_released_flow_is_as_before_and_if_it_never_ran_has_the_id_of_the_rolled_back_switchover(
     stored: tuple[WriterPosition, ...],
 ) -> None:
     brokers = brokers_with(*stored)
