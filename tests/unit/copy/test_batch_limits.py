@@ -22,7 +22,7 @@ SEVERAL, ALONE = 8, 1  # records in a batch
 
 
 class Topics:
-    """The settings of target topics; `requests` counts how often they were read."""
+    """The settings of target topics. `requests` counts how often they were read."""
 
     def __init__(self) -> None:
         self.settings = {"max.message.bytes": "20000", "compression.type": "uncompressed"}
@@ -42,7 +42,7 @@ class Topics:
 
 @pytest.fixture
 def topics(monkeypatch: pytest.MonkeyPatch) -> Topics:
-    """Settings that can be read unless the test sets an error."""
+    """Target topics whose settings can be read unless the test sets an error."""
     stub = Topics()
     monkeypatch.setattr(admin, "describe_topic_configs", stub.describe)
     return stub
@@ -118,7 +118,7 @@ def test_a_refusal_halves_the_limit_at_once_and_then_applies_the_settings() -> N
 
 
 def test_refusals_of_batches_in_flight_after_the_first_are_ignored(topics: Topics) -> None:
-    """They were packed with the same limit, so it is halved once and the settings are read once."""
+    """They were packed with the same limit. The limit is halved once and the settings are read once."""
     copier = begun_copier(NOW_MS)
 
     async def scenario(task: Task) -> None:

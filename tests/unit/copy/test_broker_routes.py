@@ -1,4 +1,4 @@
-"""Partitions are routed to the brokers that lead them, whichever response reports a new leader."""
+"""Partitions are routed to the brokers that lead them, regardless of which response reports a new leader."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,10 @@ class Broker:
 
 
 class LedPartition:
-    """A cluster with one partition. Each refresh returns the next of *leaders*; the last one stays."""
+    """A cluster with one partition.
+
+    Each refresh returns the next of *leaders*, and finally the last one repeatedly.
+    """
 
     alias = "west"
 
@@ -99,7 +102,10 @@ class Task:
 
 
 def test_metadata_is_refreshed_until_an_unreachable_broker_has_been_replaced_as_leader() -> None:
-    """Right after it fails, metadata still names it as the leader; a later failure to connect finds the new leader."""
+    """Shortly after the failure, metadata still names the broker as the leader.
+
+    The new leader is found after a later failure to connect.
+    """
     task = Task(1, 1, 2)
 
     async def main() -> None:
@@ -144,7 +150,7 @@ def test_a_reelected_leader_causes_a_resync() -> None:
 def test_a_source_topic_that_was_created_again_causes_a_resync(
     topic_id: uuid.UUID, *, is_resynced: bool
 ) -> None:
-    """None of its records may be taken for a record of the earlier topic."""
+    """The offsets of the earlier topic are meaningless in the new one."""
     task = Task(1)
     task.source.topic_id = FIRST_ID
 

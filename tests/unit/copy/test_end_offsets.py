@@ -20,7 +20,7 @@ SOURCE: Any = SimpleNamespace(alias="east")
     ("held_s", "ends"), [(40.0, [END]), (0.2, [])], ids=["held for long", "held shortly"]
 )
 def test_the_lag_of_a_partition_grows_while_the_rate_limit_holds_it(monkeypatch, held_s, ends):
-    """Otherwise a flow with a low limit would look as if it had caught up."""
+    """Otherwise a flow with a low limit would appear to have caught up."""
     copier = begun_copier(0)
     noted = []
 

@@ -24,7 +24,7 @@ ORDERS = TopicPartition("orders", 2)
 
 
 class MapTopic:
-    """The map topic, compacted on each write. *error* makes it refuse requests."""
+    """The map topic, compacted on each write. If *error* is set, it refuses requests."""
 
     where = "topic map of west"
 
@@ -78,7 +78,7 @@ def new_writer(topic, errors=None, *, syncs=None):
 
 
 def finished_copy(topic, *, errors=None):
-    """A rig that has copied its whole source without faults, and the writer that received its offset pairs."""
+    """Returns a rig that has copied its whole source without faults, and the writer that received its offset pairs."""
     rig = new_rig(1)
     rig.syncs = new_writer(topic, errors)
     rig.settle()
@@ -112,7 +112,7 @@ async def test_a_map_is_written_at_its_start_with_each_position_and_at_the_end()
 
 @run_in_event_loop
 async def test_a_map_that_grows_is_written_before_positions_are_stored():
-    """Otherwise groups could not follow within seconds."""
+    """Otherwise groups could not be translated within seconds."""
     topic = MapTopic()
     rig, writer = finished_copy(topic)
     job = asyncio.create_task(writer.run())
@@ -137,7 +137,8 @@ async def test_a_map_continues_over_records_that_a_killed_process_did_not_map():
     before = topic.maps[ORDERS]
     end, target_end = rig.source.end, rig.source.end - 100
 
-    # The process was killed after forty more records whose offsets it had not written. The next one starts after them.
+    # The killed process had copied forty more records without writing their offsets. The next process continues after
+    # them.
     assert rig.copier.stream is not None
     ordinal = rig.copier.stream.delivered.ordinal + 40
     writer.aligned(
@@ -155,7 +156,7 @@ async def test_a_map_continues_over_records_that_a_killed_process_did_not_map():
 
 
 @run_in_event_loop
-async def test_without_an_earlier_map_ordinals_bound_what_was_copied_before():
+async def test_without_an_earlier_map_ordinals_bound_the_offsets_of_earlier_copies():
     topic = MapTopic()
     rig, _ = finished_copy(topic)
     copier, end = rig.copier, rig.source.end
@@ -201,9 +202,7 @@ def test_no_fault_produces_a_map_that_lets_a_group_miss_a_record(seed, other_wri
     for step in range(STEPS):
         inject_fault(rig, other_writers=other_writers)
         if step % 20 == 19:
-            asyncio.run(
-                rig.syncs.leave([rig.copier])
-            )  # the next writer starts from what this one has written
+            asyncio.run(rig.syncs.leave([rig.copier]))  # the next writer continues from the map of this one
             rig.syncs = new_writer(topic)
             rig.kill()
     rig.settle()
@@ -228,7 +227,7 @@ def test_no_fault_produces_a_map_that_lets_a_group_miss_a_record(seed, other_wri
 
 @run_in_event_loop
 async def test_a_map_excludes_records_that_the_target_has_lost():
-    """The last writer was killed before it updated the map. Offset syncs are corrected as well."""
+    """The last writer was killed before it updated the map. Offset syncs are corrected too."""
     topic = MapTopic()
     rig, writer = finished_copy(topic)
     copier = rig.copier

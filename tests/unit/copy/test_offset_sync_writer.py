@@ -36,7 +36,10 @@ REFUSED = NotAuthorizedError(cluster="east", operation="Write", resource="topic 
 
 
 class SyncsTopic:
-    """The offset-syncs topic. *error* makes it refuse; *requests* holds the syncs of each request."""
+    """The offset-syncs topic. If *error* is set, it refuses requests.
+
+    *requests* has the syncs of each request.
+    """
 
     where = "topic syncs of east"
 
@@ -126,7 +129,7 @@ async def test_a_due_sync_is_written_at_once_and_others_wait_for_the_flush():
 
 
 @run_in_event_loop
-async def test_records_with_gaps_are_synced_by_their_own_offsets():
+async def test_records_after_gaps_are_synced_with_their_own_offsets():
     topic, copier = SyncsTopic(), Partition()
     async with RunningWriter(new_writer(topic)) as writer:
         writer.delivered(copier, span(3, 4, [3, 4, 9, 11]), 0)
@@ -175,7 +178,7 @@ async def test_the_newest_sync_is_written_again_to_a_topic_that_has_lost_it():
 
 
 @run_in_event_loop
-async def test_a_request_holds_a_bounded_number_of_syncs():
+async def test_a_request_has_a_bounded_number_of_syncs():
     topic = SyncsTopic()
     writer = new_writer(topic)
     for number in range(2 * SYNCS_PER_WRITE_MAX):
@@ -230,8 +233,11 @@ async def test_an_offset_before_the_first_record_is_not_synced():
 
 
 @run_in_event_loop
-async def test_the_last_sync_is_written_again_only_if_the_last_writer_was_cut_off():
-    """A writer that left has written it. Its position may lie after markers that follow the record."""
+async def test_the_last_sync_is_written_again_only_if_the_last_writer_was_killed():
+    """A writer that left gracefully has written it.
+
+    Its stored position may lie after transaction markers that follow the record.
+    """
     for was_cut_off in (True, False):
         topic, copier = SyncsTopic(), Partition()
         writer = new_writer(topic)

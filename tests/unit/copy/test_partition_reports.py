@@ -73,8 +73,8 @@ def test_a_copier_that_has_not_begun_reports_unknown_offsets():
     assert ("orders", "east.orders", 2) == (report.topic, report.target_topic, report.partition)
 
 
-def test_a_stopped_copier_reports_why():
-    """The report has the message that names the topic, and the machine-readable reason."""
+def test_a_stopped_copier_reports_the_reason():
+    """The report has a message that names the topic, and a machine-readable reason."""
     copier = copying_copier()
     error = CorruptBatchError(topic="orders", partition=2, offset=5, problem="its checksum does not hold")
 
@@ -104,7 +104,7 @@ def test_a_leaving_partition_is_reported_as_copying():
 
 
 def test_a_resync_is_reported_as_copying():
-    """A resync takes one round trip; a status that changes with each would be useless."""
+    """A resync takes one round trip. A status that changes with each resync would be useless."""
     copier = copying_copier()
     send(copier, NOW_MS)
     copier.acknowledged(0, -1, NOW_MS)

@@ -28,7 +28,10 @@ UNFENCED = "an ACL is missing"
 
 
 class Store:
-    """A position store. *error* makes it refuse; *requests* holds the positions of each request."""
+    """A position store. If *error* is set, it refuses requests.
+
+    *requests* has the positions of each request.
+    """
 
     def __init__(self) -> None:
         self.error: UnreachableError | None = None
@@ -42,7 +45,7 @@ class Store:
 
 
 class Task:
-    """A committer with its store, and the reasons why it has ended its session."""
+    """A committer with its store. It records the reasons for which it has ended its session."""
 
     def __init__(self) -> None:
         self.store = Store()
@@ -55,7 +58,7 @@ class Task:
 
     @property
     def stored(self) -> list[list[tuple[int, int]]]:
-        """Partition and source offset of the positions of each request."""
+        """Returns the partition and the source offset of each position, by request."""
         return [
             [(position.partition, position.source_offset) for position in request]
             for request in self.store.requests
@@ -68,7 +71,7 @@ def task() -> Task:
 
 
 def copier_in_flight(partition: int = 0, *, unfenced_reason: str | None = UNFENCED) -> PartitionCopier:
-    """A copier with three records from source offset 100 on in flight."""
+    """Returns a copier with three records in flight, from source offset 100 on."""
     copier = begun_copier(TIMESTAMP_MS, new_session(unfenced_reason=unfenced_reason), partition)
     copier.packer.add(batch_of(small_records(3), base_offset=100))
     assert send(copier, TIMESTAMP_MS) is not None
@@ -134,7 +137,7 @@ def test_positions_lost_by_the_topic_are_stored_again(task: Task) -> None:
 
 
 def session_end_reasons(copier: PartitionCopier, code: int) -> list[str]:
-    """The reasons for which a refusal of the batch of *copier* ends the session."""
+    """Returns the reasons for which a refusal of the copier's batch with this code ends the session."""
     return [effect.reason for effect in copier.refused(code, "") if isinstance(effect, EndSession)]
 
 
@@ -162,7 +165,7 @@ def test_a_fenced_producer_ends_the_session() -> None:
 def test_a_transaction_that_a_different_process_has_ended_ends_the_session(
     unfenced_reason: str | None, reason: str
 ) -> None:
-    """Without fencing, the code shows that the leader treats the producer as transactional."""
+    """Without fencing, this error code shows that the leader treats the producer as transactional."""
     assert session_end_reasons(copier_in_flight(unfenced_reason=unfenced_reason), INVALID_TXN_STATE) == [
         reason
     ]
@@ -180,7 +183,7 @@ def test_the_committer_ends_the_session_with_its_reason(task: Task) -> None:
 
 
 def test_no_partition_is_in_a_transaction(task: Task) -> None:
-    """This holds even for records that would be too old for plain batches with fencing."""
+    """With fencing, records of this age would be sent in a transaction."""
     copier = copier_in_flight()
     copier.acknowledged(40, -1, TIMESTAMP_MS)
     old_ms = TIMESTAMP_MS - 2 * copier.session.plain_age_limit_ms

@@ -1,4 +1,8 @@
-"""Records wait for their schemas: which ones, for how long, and what the partition does meanwhile. The registries run in this process."""
+"""Records wait for the schemas that they name.
+
+The tests show which records wait, for how long, and what the partition does meanwhile. The registries run in this
+process.
+"""
 
 import asyncio
 import time
@@ -82,11 +86,11 @@ def register(model: RegistryModel, subject: str, schema: str, **more: Any) -> in
 
 
 class RunningWait:
-    """A wait that asks, and what it has let continue."""
+    """A running wait that queries the registries, and the partitions that it has let continue."""
 
     def __init__(self, settings: SchemaWaitSettings, known: KnownSchemas | None = None) -> None:
         self.errors: Counter[str] = Counter()
-        self.passed_s = 0.0  # beside the time that passes
+        self.passed_s = 0.0  # in addition to the time that passes
         self.wait = SchemaWait(
             settings, known or KnownSchemas(), self.errors, monotonic=lambda: time.monotonic() + self.passed_s
         )
@@ -138,7 +142,7 @@ def test_records_wait_until_the_target_has_their_schema(source: RunningRegistry,
     asyncio.run(run())
 
 
-def test_an_id_is_asked_for_once_for_all_partitions(source: RunningRegistry, target: RunningRegistry):
+def test_an_id_is_requested_once_for_all_partitions(source: RunningRegistry, target: RunningRegistry):
     schema_id = register(source.model, "orders-value", '"int"')
     register(target.model, "orders-value", '"int"', id=schema_id, version=1)
 
@@ -163,10 +167,10 @@ def test_other_topics_and_records_without_schemas_do_not_wait(
     assert source.requests == target.requests == []
 
 
-def test_an_id_that_no_registry_knows_delays_nothing_for_long(
+def test_an_id_unknown_to_both_registries_delays_records_only_briefly(
     source: RunningRegistry, target: RunningRegistry
 ):
-    """Other data may begin with a zero byte. It is asked for twice, because an instance of a registry may be late."""
+    """Data without a schema may begin with a zero byte, too. The id is requested twice: one registry instance may lag."""
 
     async def run() -> None:
         async with RunningWait(settings_of(source, target)) as running:
@@ -192,7 +196,7 @@ def test_records_of_subjects_that_are_not_copied_do_not_wait(
     asyncio.run(run())
 
 
-def test_a_schema_is_awaited_in_the_context_of_its_copy(source: RunningRegistry, target: RunningRegistry):
+def test_a_schema_is_awaited_in_the_context_of_the_target(source: RunningRegistry, target: RunningRegistry):
     schema_id = register(source.model, "orders-value", '"int"')
     register(target.model, "orders-value", '"int"', id=schema_id, version=1)
 
@@ -223,7 +227,7 @@ def test_records_are_copied_without_their_schema_after_the_limit(
     assert f"before it is known that the registry of west has the schemas of ids {schema_id}" in caplog.text
 
 
-def test_a_registry_that_is_down_delays_records_once_until_it_answers(
+def test_an_unavailable_registry_delays_records_once_until_it_responds(
     source: RunningRegistry, target: RunningRegistry, monkeypatch: pytest.MonkeyPatch
 ):
     schema_id = register(source.model, "orders-value", '"int"')
@@ -253,7 +257,7 @@ def test_a_registry_that_is_down_delays_records_once_until_it_answers(
     asyncio.run(run())
 
 
-def test_a_placeholder_is_not_the_schema(source: RunningRegistry, target: RunningRegistry):
+def test_a_placeholder_does_not_count_as_the_schema(source: RunningRegistry, target: RunningRegistry):
     schema_id = register(source.model, "orders-value", '"int"')
     register(target.model, RESERVED_SUBJECT, '"null"', id=schema_id, version=schema_id)
 
@@ -266,7 +270,7 @@ def test_a_placeholder_is_not_the_schema(source: RunningRegistry, target: Runnin
     asyncio.run(run())
 
 
-def test_a_refused_id_delays_no_other(
+def test_a_refused_id_delays_only_its_own_records(
     source: RunningRegistry, target: RunningRegistry, monkeypatch: pytest.MonkeyPatch
 ):
     schema_id = register(source.model, "orders-value", '"int"')
@@ -292,7 +296,7 @@ async def _never(*_: object) -> None:
     await asyncio.Event().wait()
 
 
-def test_a_slow_registry_is_asked_next_for_the_ids_without_a_response(
+def test_a_slow_registry_is_next_queried_for_the_ids_without_a_response(
     source: RunningRegistry, target: RunningRegistry, monkeypatch: pytest.MonkeyPatch
 ):
     answered: list[int] = []
@@ -300,7 +304,7 @@ def test_a_slow_registry_is_asked_next_for_the_ids_without_a_response(
 
     def refresh(_: RegistryClient) -> None:
         nonlocal left
-        left = 2  # responses to this ask
+        left = 2  # responses to this round of requests
 
     async def get(client: RegistryClient, request: Any) -> Any:
         nonlocal left
@@ -326,7 +330,7 @@ def test_a_slow_registry_is_asked_next_for_the_ids_without_a_response(
     assert answered[:6] == [1, 2, 3, 4, 5, 6]
 
 
-def test_ids_that_are_answered_let_records_continue_while_others_are_not(
+def test_ids_with_a_response_let_records_continue_while_other_ids_wait(
     source: RunningRegistry, target: RunningRegistry, monkeypatch: pytest.MonkeyPatch
 ):
     async def get(_: RegistryClient, request: Any) -> Any:
@@ -347,7 +351,7 @@ def test_ids_that_are_answered_let_records_continue_while_others_are_not(
     asyncio.run(run())
 
 
-def test_a_wait_that_is_cancelled_leaves_no_request(
+def test_a_cancelled_wait_leaves_no_request(
     source: RunningRegistry, target: RunningRegistry, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(RegistryClient, "get", _never)
@@ -361,7 +365,7 @@ def test_a_wait_that_is_cancelled_leaves_no_request(
     asyncio.run(run())
 
 
-def test_a_registry_that_never_answers_delays_records_for_the_limit(
+def test_a_registry_that_never_responds_delays_records_for_the_limit(
     source: RunningRegistry, target: RunningRegistry, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(RegistryClient, "get", _never)
@@ -399,7 +403,7 @@ def test_the_limit_includes_the_waits_for_newer_ids_of_a_later_fetch(
     asyncio.run(run())
 
 
-def test_a_later_session_knows_what_an_earlier_one_has_waited_for(
+def test_a_later_session_knows_which_ids_an_earlier_session_has_waited_for(
     source: RunningRegistry, target: RunningRegistry
 ):
     schema_id = register(source.model, "orders-value", '"int"')
@@ -415,7 +419,9 @@ def test_a_later_session_knows_what_an_earlier_one_has_waited_for(
     asyncio.run(run())
 
 
-def test_the_obstacle_is_noted_again_while_records_wait(source: RunningRegistry, target: RunningRegistry):
+def test_the_reason_for_the_wait_is_reported_again_while_records_wait(
+    source: RunningRegistry, target: RunningRegistry
+):
     schema_id = register(source.model, "orders-value", '"int"')
 
     async def run() -> None:
@@ -427,7 +433,7 @@ def test_the_obstacle_is_noted_again_while_records_wait(source: RunningRegistry,
 
 
 class Reader:
-    """A reader that counts how often it is to ask a partition again."""
+    """A reader that counts how often a partition may have become fetchable."""
 
     partition_bytes = 1
 
@@ -439,7 +445,7 @@ class Reader:
 
 
 def test_a_partition_is_not_fetched_while_its_records_wait():
-    """What was fetched is not copied; it is fetched again."""
+    """The fetched records are dropped and fetched again later."""
     taken: list[PartitionFetchResponse] = []
     resumes: list[Callable[[], None]] = []
     notes: list[Callable[[], None]] = []

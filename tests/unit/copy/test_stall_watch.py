@@ -1,4 +1,4 @@
-"""Stalled partitions are detected, reported once and cleared when they copy again; idle ones are not checked."""
+"""Stalled partitions are detected, reported once, and cleared when they copy again. Idle partitions are not checked."""
 
 import asyncio
 import contextlib
@@ -52,7 +52,10 @@ def partition_report(copier):
 
 
 class Task:
-    """The collaborators of a watch: clusters whose partitions have leaders, and a clock that the test advances."""
+    """The collaborators of a stall watch.
+
+    Its clusters have leaders for all partitions, and the test advances its clock.
+    """
 
     def __init__(self):
         self.now_s = 1000.0
@@ -79,14 +82,14 @@ class Task:
         return cluster
 
     def copier(self, number=0, session: CopySession | None = None) -> PartitionCopier:
-        """A copier at source offset 100, which is the end of the source."""
+        """Returns a copier at source offset 100, which is the end of the source."""
         copier = begun_copier(TIMESTAMP_MS, session or self.session, number)
         copier.note_end(100)
         self.watch.changed(copier)
         return copier
 
     def lagging(self, number=0) -> PartitionCopier:
-        """A copier with a queued batch."""
+        """Returns a copier with a queued batch."""
         copier = self.copier(number)
         self.fetch(copier)
         return copier
@@ -117,7 +120,7 @@ class Task:
         self.resume(copier)
 
     def refuse(self, copier, code=NOT_ENOUGH_REPLICAS):
-        """One round of a livelock: the batch is sent and refused, and copying resumes at the same offset."""
+        """Simulates one round of a livelock: the batch is sent and refused, and copying resumes at the same offset."""
         assert send(copier, TIMESTAMP_MS) is not None
         self.apply(copier, copier.refused(code, ""))
         self.resume(copier)
@@ -129,7 +132,7 @@ class Task:
         self.apply(copier, copier.acknowledged(copier.stream.expected_target or 0, -1, TIMESTAMP_MS))
 
     def wait(self, seconds=STALLED_AFTER_S + 2 * CHECK_S, *, each=lambda: None):
-        """Checks every second for *seconds*; calls *each* before every check."""
+        """Checks every second for *seconds*. *each* is called before every check."""
         for _ in range(round(seconds / CHECK_S)):
             self.now_s += CHECK_S
             each()
@@ -148,11 +151,11 @@ class Reader:
         return 10
 
     def changed(self, *_):
-        """This reader does not read."""
+        """Does nothing, because this reader does not read."""
 
 
 async def hold(pace, *, reader):
-    """Has *reader* wait for a rate limit that allows almost nothing."""
+    """Makes *reader* wait for a rate limit that allows almost nothing."""
     pace.limit(1)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(0.01):
@@ -160,7 +163,7 @@ async def hold(pace, *, reader):
 
 
 def fetch_response(task, copier, *, stable, end, records=0):
-    """Delivers a fetch response with *records* records; *stable* is the last stable offset."""
+    """Delivers a fetch response with *records* records. *stable* is the last stable offset."""
     data = bytes(batch_of(small_records(records), base_offset=copier.cursor.offset).data) if records else b""
     response = PartitionFetchResponse(
         FetchKey(b"orders", copier.partition), 0, end, stable, 0, (), -1, memoryview(bytearray(data))
@@ -307,7 +310,7 @@ def test_a_quota_explains_an_unresponsive_target_for_the_request_timeout():
 
 
 def test_a_missing_commit_is_a_stall(task):
-    """This holds even without more records to copy: read-committed consumers do not see the copied ones."""
+    """It is a stall even without lag, because read-committed consumers do not see the copied records."""
     copier = task.copier()
     want_transaction(copier, TIMESTAMP_MS)
     copier.joined(copier.resyncs, is_full=False)
@@ -377,7 +380,7 @@ def test_lost_responses_are_a_stall_while_the_session_does_not_end(task):
 
 
 def test_a_partition_at_its_end_that_keeps_resyncing_is_a_stall(task):
-    """It never fetches, so the end offset that it has seen may be outdated."""
+    """It never fetches, so its end offset may be outdated."""
     copier = task.copier()
     task.wait(1)
 
@@ -396,7 +399,7 @@ def test_a_partition_is_idle_soon_after_a_resync(task):
 
 
 def test_pauses_of_the_process_are_not_a_stall(task):
-    """A busy machine pauses each process repeatedly for a second or two."""
+    """A busy machine repeatedly pauses each process for one or two seconds."""
     copier = task.copier()
     task.reconnect(copier)
 
@@ -410,15 +413,15 @@ def test_pauses_of_the_process_are_not_a_stall(task):
     assert copier.health.stalled is None
 
 
-def test_acknowledged_batches_that_do_not_count_are_a_stall(task):
-    """The leader refuses the first batch and writes the second one at the offset of the first."""
+def test_acknowledged_batches_at_a_wrong_offset_are_a_stall(task):
+    """The leader refuses the first batch and appends the second one at the offset of the first."""
     copier = task.copier()
     copier.single_in_flight = False
     for _ in range(2):
         task.fetch(copier)
         assert send(copier, TIMESTAMP_MS) is not None
     task.apply(copier, copier.refused(NOT_ENOUGH_REPLICAS, ""))
-    copier.health.note_obstacle(None)  # the refusal explains the stall only for a while
+    copier.health.note_obstacle(None)  # the refusal explains the stall only for some time
     task.apply(copier, copier.acknowledged(0, -1, TIMESTAMP_MS))
 
     task.wait(each=lambda: resume_into_session_end(task, copier))
@@ -509,11 +512,11 @@ def test_a_leaving_partition_is_forgotten(task):
     assert (copier.health.stalled, len(task.watch)) == (None, 0)
 
 
-STABLE = 100  # the last stable offset at which copiers of `held_copier` wait
+STABLE = 100  # copiers of `held_copier` wait at this last stable offset
 
 
 def held_copier(task, number=0, *, stable=STABLE, end=140):
-    """A read-committed copier whose source has an open transaction from *stable* on."""
+    """Returns a read-committed copier whose source has an open transaction from *stable* on."""
     session = new_session(read_committed=True, partitions=PARTITIONS)
     copier = task.copier(number, session)
     fetch_response(task, copier, stable=stable, end=end)
@@ -521,7 +524,7 @@ def held_copier(task, number=0, *, stable=STABLE, end=140):
 
 
 class Leaders:
-    """The source's leaders; `requests` has the number of partitions of each DescribeProducers request."""
+    """The source's leaders. `requests` has the number of partitions of each DescribeProducers request."""
 
     def __init__(self, monkeypatch, *, error=0, failure: MirrorFlowError | None = None):
         self.requests: list[int] = []
@@ -556,7 +559,7 @@ def test_an_open_transaction_of_the_source_is_a_stall_that_names_its_producer(ta
     assert (leaders.requests, task.changes) == ([1], [copier])
 
 
-def test_records_of_an_open_transaction_are_no_lag_before_it_is_a_stall(task, monkeypatch):
+def test_records_of_an_open_transaction_count_as_lag_only_once_it_is_a_stall(task, monkeypatch):
     leaders, copier = Leaders(monkeypatch), held_copier(task)
 
     task.wait(DESCRIBED_AFTER_S - 1, each=lambda: leaders.describe(task))
@@ -567,7 +570,7 @@ def test_records_of_an_open_transaction_are_no_lag_before_it_is_a_stall(task, mo
 
 
 def test_transactions_that_end_in_time_are_not_a_stall(task):
-    """Each transaction is open for 20 s, and the next one is open by then."""
+    """Each transaction is open for 20 s. When it ends, the next one is already open."""
     copier = held_copier(task)
 
     for offset in range(STABLE, STABLE + 30, 10):
@@ -601,7 +604,7 @@ def test_the_stall_ends_with_the_transaction(task, monkeypatch):
         ({"failure": NotAuthorizedError(cluster="east", operation="x", resource="y")}, "NotAuthorized"),
     ],
 )
-def test_an_open_transaction_is_a_stall_although_its_producer_cannot_be_described(
+def test_an_open_transaction_is_a_stall_even_if_its_producer_cannot_be_described(
     task, monkeypatch, response, error
 ):
     """The request is repeated periodically, and the refusal is reported."""

@@ -1,4 +1,4 @@
-"""Expiration settings are read from all target brokers and followed during a session."""
+"""Expiration settings are read from all target brokers and updated during a session."""
 
 import asyncio
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class Target:
 
 
 class Task:
-    """A session with the values that its committer receives, and the reason why it has ended."""
+    """A session that records the values that its committer receives and the reason for its end."""
 
     def __init__(self, session: CopySession) -> None:
         self.session = session
@@ -98,7 +98,7 @@ def test_a_failure_of_all_brokers_is_an_error(task, monkeypatch):
 
 
 def test_a_session_ends_when_the_producer_expiration_is_lowered(task, monkeypatch):
-    """The next session fences again, and leaders remember that for the whole new period."""
+    """The next session fences again. Leaders then keep the new producer for the whole new period."""
     target = Target(4 * HOUR_MS)
     expiries = new_expiries(target, task, monkeypatch)
     errors: list[MirrorFlowError] = []

@@ -1,4 +1,4 @@
-"""A commit waits for brokers that respond late, and ends the session if a broker does not respond."""
+"""A commit waits for brokers that respond late. It ends the session if a broker does not respond."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ class Brokers:
         self.committed: list[int] = []  # the next source offsets of the positions
 
     async def begin_transaction(self, _: Producer, positions: Sequence[WriterPosition]) -> None:
-        """The markers of the last transaction are written already."""
+        """Returns without a request, because the markers of the last transaction are written already."""
 
     async def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 0)
@@ -61,14 +61,14 @@ class Brokers:
         assert commit
 
     async def wait_for_markers(self, _: Producer) -> None:
-        """The markers are written already."""
+        """Returns at once, because the markers are written already."""
 
     async def run(self, _: Transaction) -> Done:
         return Done()
 
 
 class Task:
-    """A runner with one partition, and the reasons why it has ended its session."""
+    """A runner with one partition. It records the reasons for which it has ended its session."""
 
     def __init__(self) -> None:
         self.brokers = Brokers()
@@ -93,7 +93,7 @@ class Task:
                     self.runner.end(reason)
 
     def pump(self) -> None:
-        """Sends nothing more."""
+        """Does nothing, because there is nothing more to send."""
 
     def expects_response_by(self, copier: PartitionCopier, since_s: float) -> float:
         assert copier is self.copier
@@ -135,7 +135,7 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Task:
 @pytest.mark.parametrize("responds", [True, False])
 def test_a_commit_waits_for_a_late_response_and_gives_up_without_one(*, responds: bool, task: Task) -> None:
     if responds:
-        task.reached_s = lambda _: time.monotonic()  # other responses arrive all the time
+        task.reached_s = lambda _: time.monotonic()  # other responses arrive continuously
 
     async def finish() -> None:
         await task.begin()

@@ -1,4 +1,4 @@
-"""The way of a batch through the code is the one that docs/architecture.md shows."""
+"""A batch passes through the files that docs/architecture.md shows."""
 
 import re
 import sys
@@ -26,7 +26,7 @@ RECORDS = 3
 
 
 def dispatch_of(copier: PartitionCopier) -> PartitionDispatch:
-    """A dispatch of *copier* between a reader and a connection that do nothing."""
+    """Returns a dispatch of *copier*, between a reader and a connection that do nothing."""
     cluster: Any = None
     routes: Any = SimpleNamespace()
     task = EffectHandler(
@@ -47,7 +47,7 @@ def dispatch_of(copier: PartitionCopier) -> PartitionDispatch:
 
 
 def response_at(offset: int) -> PartitionFetchResponse:
-    """A fetch response with one batch."""
+    """Returns a fetch response with one batch."""
     batch = with_leader_epoch(batch_of(records_of(TIMESTAMP_MS, RECORDS), base_offset=offset), 0)
     end = offset + RECORDS
     key = FetchKey(b"orders", 2)
@@ -55,7 +55,7 @@ def response_at(offset: int) -> PartitionFetchResponse:
 
 
 def plain_copier() -> PartitionCopier:
-    """A copier that writes plain batches from source offset 100 on, outside of a segment of its event log."""
+    """Returns a copier that writes plain batches from source offset 100 on, while its event log is off."""
     copier = begun_copier(TIMESTAMP_MS)
     copier.change_mode(ChangeMode(WriteMode.PLAIN, 100, 0), TIMESTAMP_MS)
     copier.log.end(copier.state_values)
@@ -63,7 +63,7 @@ def plain_copier() -> PartitionCopier:
 
 
 def files_of_a_batch() -> set[str]:
-    """The product's files with a function that is called from a fetch response to the acknowledgement."""
+    """Returns the product's files of which a function is called between the fetch response and the acknowledgement."""
     copier = plain_copier()
     dispatch = dispatch_of(copier)
     response = response_at(100)
@@ -89,7 +89,10 @@ def files_of_a_batch() -> set[str]:
 
 
 def test_the_architecture_names_each_file_on_the_way_of_a_batch() -> None:
-    """The diagram has at most as many files as a newcomer can read; the paragraph below it has those that only count or note."""
+    """The number of files in the diagram is limited.
+
+    The paragraph below it lists the files that only count or record.
+    """
     text = (ROOT / "docs" / "architecture.md").read_text()
     section = text.partition("## Data path")[2].partition("What happens beside it:")[0]
     diagram = set(re.findall(r"mirrorflow_[a-z_/]+\.py", section.split("```")[1]))
@@ -103,7 +106,7 @@ def test_the_architecture_names_each_file_on_the_way_of_a_batch() -> None:
 
 
 def test_the_effects_of_a_usual_batch_are_constants() -> None:
-    """They cost no allocation."""
+    """Constants are not allocated for each batch."""
     copier = plain_copier()
 
     fetched = copier.fetched(response_at(100), 100)
