@@ -81,14 +81,6 @@ UNCLEAR_PROSE = re.compile(
 )
 # Code, option values and paths in a text.
 QUOTED = re.compile(r"`[^`]*`|\*\w+\*")
-# Folders of tests that still contain such prose, with its number. A number may only decrease.
-NOT_REVISED = {
-    "tests/model/writer/": 10,
-    "tests/unit/console/": 5,
-    "tests/unit/copy/": 10,
-    "tests/unit/core/copying/": 9,
-    "tests/unit/seed/": 6,
-}
 # Names of variables and arguments that say nothing of what they hold.
 VAGUE = {"answer", "answers", "at", "found", "one"}
 CLEAN_PRODUCT = (
@@ -175,27 +167,16 @@ def prose_of(name: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-def unclear_prose() -> dict[str, list[str]]:
-    """Maps each listed folder, and "" for all other tests, to the positions of unclear prose."""
-    positions: dict[str, list[str]] = {folder: [] for folder in ("", *NOT_REVISED)}
-    for name in tracked():
-        if name.startswith("tests/") and name.endswith(".py"):
-            folder = next((folder for folder in NOT_REVISED if name.startswith(folder)), "")
-            positions[folder] += [
-                f"{name}:{line} {match.group()}"
-                for line, text in prose_of(name)
-                for match in UNCLEAR_PROSE.finditer(QUOTED.sub("", text))
-            ]
-    return positions
-
-
 def test_prose_of_tests_uses_the_terms_of_the_field():
-    positions = unclear_prose()
+    positions = [
+        f"{name}:{line} {match.group()}"
+        for name in tracked()
+        if name.startswith("tests/") and name.endswith(".py")
+        for line, text in prose_of(name)
+        for match in UNCLEAR_PROSE.finditer(QUOTED.sub("", text))
+    ]
 
-    assert [] == positions[""]
-    assert {} == {
-        folder: positions[folder] for folder, count in NOT_REVISED.items() if len(positions[folder]) > count
-    }
+    assert [] == positions
 
 
 def vague_names(name: str) -> Iterator[str]:

@@ -62,7 +62,7 @@ class JavaConsumer:
             log=folder / "consumer.log",
             heap_mib=HEAP_MIB,
         )
-        # Java reads the file at each resolution, and remembers none.
+        # Java reads the file at each resolution and caches nothing.
         options = [f"-Djdk.net.hosts.file={self.hosts}"]
         options += ["-Dsun.net.inetaddr.ttl=0", "-Dsun.net.inetaddr.negative.ttl=0"]
         self._command[1:1] = options

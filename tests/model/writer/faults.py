@@ -137,7 +137,7 @@ def stop(world: World) -> None:
 
 
 def elect(world: World) -> None:
-    """Elects a leader cleanly; records that are not replicated may be lost."""
+    """Elects a leader from the in-sync replicas; records that are not replicated may be lost."""
     partition, leader = _any_leader(world)
     if leader.is_online:
         end = world.random.choice((leader.log.high_watermark, leader.log.end))
@@ -204,7 +204,7 @@ def restart_idle(world: World) -> None:
 def _is_settled(
     world: World, stored: Mapping[TopicPartition, WriterPosition]
 ) -> Callable[[TopicPartition], bool]:
-    """Whether a partition's position covers the whole source and no session of its task is starting."""
+    """Returns whether a partition's position covers the whole source and no session of its task is starting."""
 
     def is_settled(partition: TopicPartition) -> bool:
         position = stored.get(partition)
@@ -603,7 +603,7 @@ def _elect_before_a_marker(world: World, partition: TopicPartition) -> None:
 
 
 def elect_source(world: World) -> None:
-    """Elects a source leader cleanly; new records have a new leader epoch."""
+    """Elects a source leader from the in-sync replicas; new records have a new leader epoch."""
     source = world.sources[world.random.choice(world.data)]
     source.elect(source.end)
     source.append(world.random.randint(1, 10), world.now_ms - 1000)

@@ -48,7 +48,7 @@ class ModelLeader(PartitionLeader):
 
     @property
     def is_writable(self) -> bool:
-        """Whether the partition has a leader, and followers that replicate what it appends."""
+        """Returns whether the partition has a leader, and followers that replicate what it appends."""
         return self.is_online and self.replicates
 
     def _validated(self, batch: ProducedBatch, now_ms: int) -> LoggedBatch:  # type: ignore[override]

@@ -234,7 +234,7 @@ class Task:
         )
 
     def _can_fetch(self, copier: PartitionCopier, link: Link) -> bool:
-        """Whether the source has new or changed records for a partition that has sent all fetched ones."""
+        """Returns whether the source has new or changed records for a partition that has sent all fetched ones."""
         if copier.packer or not link.is_connected or copier.is_held:
             return False
         source, request = self.world.sources[copier.source], copier.next_fetch(RESPONSE_BYTES)
@@ -354,7 +354,7 @@ class Task:
         return max(min(due), self.world.now_ms + 1) if due else None
 
     def _has_progress(self, copier: PartitionCopier) -> bool:
-        """Whether what was acknowledged or skipped has no stored position yet."""
+        """Returns whether what was acknowledged or skipped has no stored position yet."""
         if copier.stream is None:
             return False
         return self.stored[copier.source] != copier.stream.delivered.source_offset + 1
@@ -475,7 +475,7 @@ class Task:
 
 
 def _diverges(source: SourceLog, request: FetchFrom) -> bool:
-    """Whether the source returns a diverging epoch for the last fetched epoch of *request* (KIP-595)."""
+    """Returns whether the source returns a diverging epoch for the last fetched epoch of *request* (KIP-595)."""
     fetched = source.epoch_end(request.last_epoch)
     is_different = fetched.epoch < request.last_epoch or fetched.end < request.offset
     return request.last_epoch >= 0 and is_different

@@ -658,7 +658,7 @@ class World:
         return (yield Call(lambda: read(source)))
 
     def is_copied_except(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether all partitions except *partitions* are copied to the end of the source."""
+        """Returns whether all partitions except *partitions* are copied to the end of the source."""
         left_out = frozenset(partitions)
         return all(
             not source.records or source.records[-1].number in self.leaders[partition].delivered()[-1:]
@@ -667,7 +667,7 @@ class World:
         )
 
     def is_available(self, partition: TopicPartition) -> bool:
-        """Whether a partition can be read on the source and written on the target."""
+        """Returns whether a partition can be read on the source and written on the target."""
         is_led = self.leaders[partition].is_writable and self.sources[partition].is_online
         return is_led and partition not in self.denied
 
@@ -791,7 +791,7 @@ class World:
         return is_decided()
 
     def is_unanswered(self, process: Any, producer: Producer) -> bool:
-        """Whether a request of *producer* may still arrive in a later transaction of this epoch."""
+        """Returns whether a request of *producer* may still arrive in a later transaction of this epoch."""
         return (process, producer) in self.unanswered
 
     def _until_free(self, api: str, request: Callable[[], int]) -> Coroutine:

@@ -294,7 +294,7 @@ def pods(*handlers: type[BaseHTTPRequestHandler]) -> Iterator[tuple[int, dict[tu
 def test_a_pod_that_sends_anything_does_not_hide_what_other_pods_report(
     handler: type[BaseHTTPRequestHandler], monkeypatch: pytest.MonkeyPatch
 ):
-    """Each pod has one second for its whole response, and all are asked at the same time."""
+    """Each pod has one second for its whole response, and all are polled at the same time."""
     monkeypatch.setattr(cluster_switchovers, "POD_MAX_S", 0.5)
     body = json.dumps(report((_S.FENCING, 1), (_S.DRAINING, 2))).encode()
     resources = []

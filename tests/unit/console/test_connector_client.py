@@ -228,7 +228,7 @@ def test_a_connector_that_is_no_longer_polled_is_forgotten(client, monkeypatch):
 
 
 def test_a_refused_connection_is_an_error(client):
-    # The system gives no one else a port that is bound, and no process listens on this one.
+    # A bound port is given to no other process, and nothing listens on this one.
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         request = ConnectorRequest(ConnectorAddress("127.0.0.1", bound.getsockname()[1]), "/")

@@ -192,7 +192,7 @@ def test_each_scheduled_verification_is_a_run_and_one_with_differences_is_broken
     ]
 
 
-def test_a_restart_that_was_asked_for_is_an_event():
+def test_a_requested_restart_is_an_event():
     before = view(restart={"runId": "r1", "phase": "Succeeded"})
     running = view(restart={"runId": "r2", "phase": "Running"})
     after = view(restart={"runId": "r2", "phase": "Succeeded"})

@@ -1,4 +1,4 @@
-"""The documents of several pods of a connector are merged: counts are sums, and the worst state wins."""
+"""The documents of several pods of a connector are merged: counts are sums, and the state is the worst of them."""
 
 from mirrorflow_console.documents import FlowReading, connector_document
 from mirrorflow_console.flow_views import Level, flow_view

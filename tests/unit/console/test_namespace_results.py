@@ -108,7 +108,7 @@ def test_results_of_other_runs_are_listed_besides(tmp_path: Path):
 
 
 def test_a_visitor_sees_only_results_of_namespaces_whose_flows_they_may_see(tmp_path: Path):
-    """Also with the right to see keys there, and a result of a flow that is gone."""
+    """Also with the right to see keys there, and a result of a deleted flow."""
     write_result(tmp_path / THEIRS, with_keys(KEY))
     write_result(tmp_path / THEIRS, {**with_keys(KEY), "flow": "gone", "runId": "9"}, run="run-9")
     gate = GateByName(visitor("ada", flows_of={MINE}, keys_of={MINE, THEIRS}))

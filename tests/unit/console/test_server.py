@@ -147,7 +147,7 @@ def test_the_page_of_partitions_counts_the_hidden_internal_ones():
     assert 'Partitions <span class="quiet-number">3</span>' in whole
 
 
-def test_the_table_of_partitions_has_internal_ones_only_if_they_need_a_person_or_are_asked_for():
+def test_the_table_of_partitions_has_internal_ones_only_if_they_need_a_person_or_are_requested():
     """Heartbeats of a flow that is fine would come before the topics of users."""
     parts = partition(0), partition(0, "heartbeats"), partition(1, "__consumer_offsets", **STOPPED)
     with served(FixedFlows([reading(healthy(*parts), name="a")])) as console:

@@ -48,7 +48,7 @@ def test_invalid_setting_is_refused_by_name(key: str, value: str):
 
 
 def test_keys_are_not_kept_without_a_folder_for_the_result():
-    """From whichever of a flag, `--set` and a file the property comes."""
+    """The property may come from a flag, from `--set` or from a file."""
     with pytest.raises(
         JobSettingError, match=r"output\.keys: .*; name its folder with output, or with --out"
     ):

@@ -247,8 +247,8 @@ def _wait_for(path: Path, text: str) -> str:
     return path.read_text()
 
 
-def test_javas_notice_is_dropped_and_other_output_is_passed_on(tmp_path: Path):
-    """A JVM that Spark starts prints the notice before it can be configured."""
+def test_javas_greeting_is_dropped_and_other_output_is_passed_on(tmp_path: Path):
+    """A JVM that Spark starts prints the greeting before it can be configured."""
     with _stderr_in(tmp_path) as stderr:
         with _quiet_start():
             _print(f"{JAVA_NOTICE}: jdk.incubator.vector\\nException in thread main\\n")

@@ -1,4 +1,4 @@
-"""The rights of later states: each is asked for by name before anything happens."""
+"""The rights of later states: each is checked by name before anything happens."""
 
 import asyncio
 from types import SimpleNamespace

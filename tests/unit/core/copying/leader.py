@@ -1,6 +1,6 @@
 """A partition leader that accepts and refuses batches by Kafka's rules.
 
-Source: ProducerStateManager, ProducerAppendInfo, ProducerStateEntry (KIP-98, KIP-890). The leader remembers the
+Source: ProducerStateManager, ProducerAppendInfo, ProducerStateEntry (KIP-98, KIP-890). The leader keeps the
 last five batches of each producer; an exact repeat of one succeeds with its offset. An unknown producer may start
 with any sequence number. The leader refuses an older epoch, and a transactional batch if the partition is not in the
 transaction.

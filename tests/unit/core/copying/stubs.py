@@ -102,7 +102,7 @@ def records_of(timestamp_ms: int, count: int = 3) -> list[Record]:
 
 
 def want_transaction(copier: PartitionCopier, now_ms: int) -> None:
-    """Has *copier* ask to join the transaction with three records that are too old for plain batches."""
+    """Has *copier* request to join the transaction with three records that are too old for plain batches."""
     assert copier.stream is not None
     write_in_transactions(copier, now_ms)
     records = records_of(now_ms - copier.session.plain_age_limit_ms - 1_000)

@@ -287,7 +287,7 @@ def corrupted(batch):
 
 @pytest.mark.parametrize("bits", [0, LOG_APPEND_TIME_BIT])
 def test_a_corrupt_batch_never_gets_a_new_checksum(bits):
-    """A new checksum would hide the corruption, whichever way the batch is packed."""
+    """A new checksum would hide the corruption, however the batch is packed."""
     batch = batch_of(small_records(5), base_offset=40)
     packer = packer_with([corrupted(with_attributes(batch, bits) if bits else batch)])
     packer.verifies = True
@@ -337,7 +337,7 @@ def test_an_undecodable_batch_with_a_valid_checksum_is_sent_to_the_target():
 
 
 def test_a_corrupt_batch_stays_queued_after_its_error():
-    """The copier asks for the batch again when nothing is in flight, and must get the same error."""
+    """The copier packs the batch again when nothing is in flight, and must get the same error."""
     packer, stream = packer_with([corrupted(batch_of(small_records(2)))]), stream_at(0)
     packer.verifies = True
 

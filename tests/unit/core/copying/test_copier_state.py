@@ -166,7 +166,7 @@ def test_an_outage_keeps_the_events_at_which_a_partition_stopped() -> None:
 
 
 def test_readers_do_not_wait_for_a_partition_that_the_session_leaves_out() -> None:
-    """While they wait for one, they ask for the others a hundred times a second."""
+    """While they wait for one, they fetch the others a hundred times a second."""
     waits, left_out = resuming(), resuming()
     left_out.session.start.waiting[left_out.source] = UNREACHABLE
 

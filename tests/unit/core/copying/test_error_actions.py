@@ -108,7 +108,7 @@ def test_a_leader_change_refreshes_metadata(action_for, name):
 
 
 def test_only_offset_out_of_range_resolves_a_loss():
-    """No other error means that records are gone."""
+    """No other error means that records are lost."""
     assert {"OFFSET_OUT_OF_RANGE"} == codes(action_for_fetch_error, ErrorAction.RESOLVE_LOSS)
 
 

@@ -146,7 +146,7 @@ def resume_copying(copier: PartitionCopier) -> None:
 
 
 def resume_with_old_records(copier: PartitionCopier) -> None:
-    """Resumes the copier, which asks to join the transaction again."""
+    """Resumes the copier, which requests to join the transaction again."""
     resume(copier, TIMESTAMP_MS)
     assert copier.stream is not None
     old_ms = TIMESTAMP_MS - 2 * copier.session.plain_age_limit_ms

@@ -350,7 +350,7 @@ class CopierRig:
         self.perform(self.transaction.commit(Now(0.0, self.now_ms)))
 
     def join(self):
-        """Adds the partition to the transaction, if it has asked for it."""
+        """Adds the partition to the transaction, if it has requested that."""
         if not self.unfenced_reason and not self.end_reason and self.transaction.has_wishes:
             self.perform(self.transaction._join(Now(0.0, self.now_ms)))
 

@@ -61,7 +61,7 @@ class Rig:
         self.requests: list[TransactionRequest] = []
         self.committed: list[int] = []  # the next source offsets of the positions
         self.ended: list[Producer] = []  # producers whose empty transactions were committed
-        self.asks_again = False  # whether the copier asks to join again while it is added
+        self.asks_again = False  # whether the copier requests to join again while it is added
         self._stored: list[int] = []
         self.transaction = TaskTransaction(
             copiers[0].session, timeout_ms=60_000, metadata_epoch=self._epochs.__getitem__, now_s=START_S
@@ -180,7 +180,7 @@ def test_records_are_reported_as_copied_after_their_commit() -> None:
 
 
 def test_a_partition_is_added_once_to_each_transaction() -> None:
-    """The copier asks to join again while it is being added."""
+    """The copier requests to join again while it is being added."""
     rig = Rig(begun_copier(TIMESTAMP_MS))
     rig.asks_again = True
     rig.join()

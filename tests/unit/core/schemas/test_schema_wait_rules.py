@@ -1,4 +1,4 @@
-"""Which records wait for their schemas, for how long, and in which order ids are asked for."""
+"""Which records wait for their schemas, for how long, and in which order ids are looked up."""
 
 import pytest
 

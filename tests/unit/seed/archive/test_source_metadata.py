@@ -55,7 +55,7 @@ def test_groups_are_selected_by_name_and_can_be_disabled() -> None:
         group_selection({"archive.groups": "("})
 
 
-def test_a_group_that_cannot_be_read_keeps_its_earlier_offset_and_one_that_is_gone_does_not() -> None:
+def test_a_group_that_cannot_be_read_keeps_its_earlier_offset_and_a_deleted_one_does_not() -> None:
     earlier = (group("failed", 1), group("gone", 2), group("read", 3))
     now = SourceGroups(groups=(group("read", 30),), read_ms=5, unread=frozenset({"failed"}))
 

@@ -37,7 +37,7 @@ def test_idle_partitions_share_few_tasks() -> None:
 
 
 def test_a_large_job_has_a_limited_number_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether its ranges are many or large."""
+    """Returns whether its ranges are many or large."""
     monkeypatch.setattr(comparison_tasks, "TASKS_MAX", 50)
     assert 50 == len(group_ranges([range_of(1_000_000)] * 250, 8))
     assert 50 == len(group_ranges([range_of(0)] * (150 * 50), 8))

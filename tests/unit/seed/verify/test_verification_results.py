@@ -122,7 +122,7 @@ def test_a_cell_shows_the_worst_of_its_windows() -> None:
 
 
 def test_each_of_few_windows_has_its_own_cell() -> None:
-    """The cells are in order, whichever task compared their windows. Windows of key classes have cells too."""
+    """The cells are in order, no matter which task compared their windows. Windows of key classes have cells too."""
     windows = [window(2), window(0), window(1, WindowOutcome.DIFFERENT)]
     classes = [window(0, topic="compacted", key_class=number) for number in range(4)]
     cells = re.findall(r'<span class="(\w+)" title', page(verification(*windows, *classes)))
