@@ -21,7 +21,7 @@ from mirrorflow_core.writer.stream import Span, Stream
 
 Event = tuple[Any, ...]
 # The results of a packer, which follow the event in which it was called.
-RESULTS = {"split", "corrupt", "cut_off", "packed"}
+RESULTS = {"split", "corrupt", "cut_off", "damaged", "packed"}
 OF_SESSION = {"plain_age_limit_ms", "is_log_append_time"}  # other partitions and the task also change them
 _KEY = FetchKey(b"", 0)  # the key of fetch responses, which nothing reads
 
@@ -47,6 +47,11 @@ class ReplayedPacker(Packer):
             self.results.append((kind, value))
             return ()
         return [_batch(header) for header in value]
+
+    def verify_skipped(self, batch: Batch) -> None:
+        if self.results and self.results[0] == ("damaged", batch.base_offset):
+            self.results.popleft()
+            raise self._corrupt(batch, "its checksum does not hold")
 
     def first_size_bytes(self, records: memoryview) -> int:
         return int(self.results.popleft()[1])

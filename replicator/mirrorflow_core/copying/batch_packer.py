@@ -172,6 +172,13 @@ class Packer:
         """Verifies the checksums of unchanged batches from now on."""
         self.verifies = True
 
+    def verify_skipped(self, batch: Batch) -> None:
+        """Raises CorruptBatchError if *batch*, which is not copied, is damaged: a flipped bit may be why it is not.
+
+        Batches that are copied are verified by the target.
+        """
+        self._verify(batch)
+
     def split(self, records: memoryview) -> Sequence[Batch]:
         """Returns the batches in *records* of a fetch response. Raises CorruptRecordsError."""
         return split(records)

@@ -239,10 +239,12 @@ class PartitionCopier:
         reported: Effects = (Count(name), Signal.REPORT)
         action = action_for_fetch_error(code)
         if action is ErrorAction.RESOLVE_LOSS:
-            if self.cursor.write_first(self.packer) or self._is_resolving_loss:
+            if self.cursor.write_first(self.packer):
+                return reported
+            self.cursor.wait_for_leader()
+            if self._is_resolving_loss:
                 return reported
             self._is_resolving_loss = True
-            self.cursor.wait_for_leader()
             return *reported, ResolveLoss(self.cursor.offset, self.resyncs)
         if action is not ErrorAction.STOP:
             self.cursor.wait_for_leader()
@@ -254,12 +256,12 @@ class PartitionCopier:
     def loss_resolved(self, asked: ResolveLoss, log_start: int | None, log_end: int | None) -> Effects:
         """Compares *asked* with the source's log; None: it could not be read. The loss policy applies when it resumes.
 
-        Does nothing if the partition was resynced since and may read elsewhere: the next fetch shows whether there is a
+        Decides nothing if the partition was resynced since and may read elsewhere: the next fetch shows whether there is a
         loss. A loss handled twice would be taken for a beginning, and skip what the policy wants copied.
         """
         self._is_resolving_loss = False
         if asked.resyncs != self.resyncs:
-            return NOTHING
+            return (Signal.REFRESH_LEADER,)
         loss = detected_loss(asked.offset, log_start, log_end)
         if loss is None:
             return (Signal.REFRESH_LEADER,)
@@ -526,23 +528,26 @@ class PartitionCopier:
 
     def fetch_failed(self, error: MirrorFlowError) -> Effects:
         """The source broker from which it reads cannot be reached."""
-        return self._broker_lost(error)
+        return NOTHING if self.state is CopierState.STOPPED else self._source_lost(error)
 
     def write_failed(self, error: MirrorFlowError) -> Effects:
         """The target broker to which it writes cannot be reached."""
-        return self._broker_lost(error)
+        return NOTHING if self.state is CopierState.STOPPED else self._target_lost(error)
 
-    def _broker_lost(self, error: MirrorFlowError) -> Effects:
-        if self.state is CopierState.STOPPED:
-            # When it is tried again, its leaders are looked up. Not recorded: its log keeps what it stopped at.
-            return NOTHING
-        return self._refresh_leader(error)
+    # Not events of a stopped partition: its log keeps what it stopped at, and its leaders are looked up when it is tried again.
 
     @unusual
-    def _refresh_leader(self, error: MirrorFlowError) -> Effects:
-        if self.state is CopierState.COPYING and self.health.delayed(error):
-            return Signal.REFRESH_LEADER, Signal.REPORT
-        return (Signal.REFRESH_LEADER,)
+    def _source_lost(self, error: MirrorFlowError) -> Effects:
+        is_reported = self.state is CopierState.COPYING and self.health.delayed(error)
+        return (Signal.REFRESH_LEADER, *REPORT) if is_reported else (Signal.REFRESH_LEADER,)
+
+    @unusual
+    def _target_lost(self, error: MirrorFlowError) -> Effects:
+        if self.state is not CopierState.COPYING:
+            return (Signal.REFRESH_LEADER,)
+        # What was fetched would use up the memory of the task, which other partitions need, for as long as the broker is away.
+        reported = REPORT if self.health.delayed(error) else NOTHING
+        return Signal.REFRESH_LEADER, *reported, *self._resync()
 
     @unusual
     def paused(self) -> Effects:

@@ -11,7 +11,7 @@ from mirrorflow_core.copying.batch_packer import Packer
 from mirrorflow_core.copying.event_log import EventLog
 from mirrorflow_core.errors import CorruptBatchError, CorruptRecordsError
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
-from mirrorflow_core.wire.batch import header_of
+from mirrorflow_core.wire.batch import Batch, header_of
 from mirrorflow_core.wire.fetch import AbortedFilter, FetchFrom, PartitionFetchResponse
 from mirrorflow_core.writer.stream import Stream
 
@@ -24,7 +24,7 @@ class ReadCursor:
     """The next source offset to fetch, and the ends of the source's log as of the last response."""
 
     __slots__ = (
-        "_aborted", "_partition", "_read_committed", "_request_bytes_min", "_response_bytes", "_writes_first",
+        "_aborted", "_counted_to", "_partition", "_read_committed", "_request_bytes_min", "_response_bytes", "_writes_first",
         "end_offset", "high_watermark", "is_full", "is_waiting", "last_epoch", "leader_epoch", "log_start", "offset",
     )  # fmt: skip
 
@@ -39,6 +39,7 @@ class ReadCursor:
         self._read_committed = read_committed
         self._aborted = AbortedFilter()
         self._request_bytes_min = 0
+        self._counted_to = UNKNOWN  # batches that end before it, and are not copied, are counted
         self._response_bytes = RESPONSE_BYTES_MIN
         self._writes_first = False  # what was read is written before more is read
         self.is_full = False  # it reads no more until there is room
@@ -108,7 +109,7 @@ class ReadCursor:
     def take(self, response: PartitionFetchResponse, packer: Packer, stream: Stream, log: EventLog) -> int:
         """Adds the batches of *response* to *packer*, and their headers to *log*; returns the number of records that are not copied.
 
-        Raises CorruptBatchError if the first batch cannot be one, or a marker cannot be read.
+        Raises CorruptBatchError if the first batch cannot be one, a marker cannot be read, or what is skipped is damaged.
         """
         self.note_ends(response)
         if not len(response.records):
@@ -146,13 +147,25 @@ class ReadCursor:
         for batch in batches:
             next_offset = batch.next_offset
             if next_offset <= self.offset:
+                self._verify_skipped(batch, packer, log)
                 continue
             kept = self._aborted.delivers(batch) if self._read_committed else not batch.is_control
             if kept and batch.count:
                 packer.add(batch)
             else:
-                skipped += batch.count
+                self._verify_skipped(batch, packer, log)
+                if next_offset > self._counted_to:  # it may be fetched again, after a resync
+                    skipped += batch.count
+                    self._counted_to = next_offset
                 packer.pass_over(next_offset, batch.leader_epoch, stream)
             self.offset = next_offset
             self.last_epoch = batch.leader_epoch
         return skipped
+
+    def _verify_skipped(self, batch: Batch, packer: Packer, log: EventLog) -> None:
+        try:
+            packer.verify_skipped(batch)
+        except CorruptBatchError:
+            if log.events is not None:
+                log.events.append(("damaged", batch.base_offset))
+            raise

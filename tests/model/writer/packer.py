@@ -28,6 +28,9 @@ class ModelPacker(Packer):
         self._fetched |= {fetched.batch: fetched for fetched in batches}
         return [fetched.batch for fetched in batches]
 
+    def verify_skipped(self, batch: Batch) -> None:
+        """The batches of the model have no bytes."""
+
     def clear(self) -> None:
         super().clear()
         self._fetched.clear()

@@ -8,8 +8,9 @@ import pytest
 from mirrorflow_core.copying.effects import Effects, Signal
 from mirrorflow_core.copying.partition import LEGAL_STATES, CopierState, PartitionCopier
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError, UnreachableError
-from tests.unit.core.copying.stubs import begun_copier, new_copier, new_session, resume
+from tests.unit.core.copying.stubs import begun_copier, new_copier, new_session, records_of, resume
 from tests.unit.core.copying.test_batch_packer import TIMESTAMP_MS
+from tests.unit.core.wire.strategies import batch_of
 
 ERROR = MirrorFlowError("the topic is denied")
 UNREACHABLE = UnreachableError(cluster="east", addresses="b:9092", problem="refused")
@@ -101,7 +102,7 @@ def leave(copier: PartitionCopier) -> None:
         (COPYING, resync, RESUMING),
         (COPYING, stop, STOPPED),
         (COPYING, lose_source_broker, COPYING),
-        (COPYING, lose_target_broker, COPYING),
+        (COPYING, lose_target_broker, RESUMING),
         (COPYING, delay, COPYING),
         (COPYING, leave, LEAVING),
         (STOPPED, resume_it, COPYING),
@@ -134,24 +135,33 @@ def test_an_event_leads_to_the_state_of_the_diagram(
 
 @pytest.mark.parametrize("lose_broker", [PartitionCopier.fetch_failed, PartitionCopier.write_failed])
 @pytest.mark.parametrize(
-    ("state", "effects", "error"),
-    [
-        (RESUMING, (Signal.REFRESH_LEADER,), None),
-        (COPYING, (Signal.REFRESH_LEADER, Signal.REPORT), UNREACHABLE),
-        (STOPPED, (), ERROR),
-        (LEAVING, (Signal.REFRESH_LEADER,), None),
-    ],
+    ("state", "looks_up", "error"),
+    [(RESUMING, True, None), (COPYING, True, UNREACHABLE), (STOPPED, False, ERROR), (LEAVING, True, None)],
 )
 def test_leaders_are_looked_up_when_a_broker_is_lost_unless_the_partition_has_stopped(
     lose_broker: Callable[[PartitionCopier, MirrorFlowError], Effects],
     state: CopierState,
-    effects: Effects,
     error: MirrorFlowError | None,
+    *,
+    looks_up: bool,
 ) -> None:
     copier = COPIER_IN[state]()
 
-    assert lose_broker(copier, UNREACHABLE) == effects
+    effects = lose_broker(copier, UNREACHABLE)
+
+    assert (Signal.REFRESH_LEADER in effects) is looks_up
+    assert (Signal.REPORT in effects) is (state is COPYING)
     assert copier.health.error is error
+
+
+def test_what_was_fetched_for_a_lost_target_broker_uses_no_memory() -> None:
+    """Eight such partitions would use up the memory of the task, and all others would wait."""
+    copier = copying()
+    copier.packer.add(batch_of(records_of(TIMESTAMP_MS), base_offset=100))
+
+    copier.write_failed(UNREACHABLE)
+
+    assert not copier.packer.queued_bytes
 
 
 def test_an_outage_keeps_the_events_at_which_a_partition_stopped() -> None:

@@ -47,6 +47,7 @@ from tests.unit.core.copying.stubs import (
     new_copier,
     new_session,
     put_in_flight,
+    records_of,
     resume,
     signals,
 )
@@ -316,6 +317,40 @@ def test_a_marker_that_cannot_be_read_stops_the_partition():
     assert StopPartition(copier.health.error, Retry.LATER) in effects
 
 
+@pytest.mark.parametrize(
+    ("at", "bit"), [(22, 5), (23, 7)], ids=["control bit of the attributes", "sign of the last offset delta"]
+)
+def test_a_damaged_batch_that_would_not_be_copied_stops_the_partition(at, bit):
+    """Only the target verifies what is copied; what is left out is verified here, or its records would be lost in silence."""
+    copier = begun_copier(0)
+    batches = [bytearray(batch_of(records_of(0), base_offset=100 + 3 * number).data) for number in range(2)]
+    batches[1][at] ^= 1 << bit
+    records = memoryview(bytearray().join(batches))
+
+    copier.fetched(PartitionFetchResponse(KEY, 0, 106, 106, 5, (), -1, records), 100)
+    first, _ = copier.next_batch(0, 1 << 20)
+    copier.acknowledged(40, -1, 0)
+    copier.next_batch(0, 1 << 20)
+
+    assert first is not None
+    assert isinstance(copier.health.error, CorruptBatchError)
+    assert copier.state is CopierState.STOPPED
+
+
+def test_records_that_are_not_copied_are_counted_once_although_they_are_fetched_again():
+    copier = begun_copier(0)
+    marker = with_attributes(batch_of([Record(0, 0, b"0000", b"")], base_offset=100), CONTROL_BIT)
+    response = PartitionFetchResponse(KEY, 0, 101, 101, 5, (), -1, memoryview(bytes(marker.data)))
+
+    copier.fetched(response, 100)
+    copier.resync()
+    resume(copier, 0)
+    copier.cursor.seek(100, -1)
+    copier.fetched(response, 100)
+
+    assert copier.counts.skipped_records == 1
+
+
 def test_a_refused_fetch_is_not_repeated_before_the_leader_was_looked_up():
     """The broker would refuse it again at once, as often as its responses come."""
     copier = begun_copier(0)
@@ -328,6 +363,20 @@ def test_a_refused_fetch_is_not_repeated_before_the_leader_was_looked_up():
     assert copier.source_leader_seen(7) == (Signal.FETCH,)
     assert copier.next_fetch(1 << 20) == FetchFrom(100, 7, -1, 1 << 20)
     assert not copier.source_leader_seen(7)
+
+
+def test_nothing_is_fetched_while_a_loss_from_before_a_resync_is_resolved():
+    copier = begun_copier(0)
+    copier.fetched(fetch_response(error=OFFSET_OUT_OF_RANGE), 100)
+    copier.resync()
+    resume(copier, 0)
+
+    copier.fetched(fetch_response(error=OFFSET_OUT_OF_RANGE), 100)
+
+    assert copier.next_fetch(1 << 20) is None
+    assert copier.loss_resolved(ResolveLoss(100, 0), 150, 200) == (Signal.REFRESH_LEADER,)
+    copier.source_leader_seen(0)
+    assert copier.next_fetch(1 << 20) is not None
 
 
 def test_nothing_is_fetched_while_a_loss_is_resolved():
