@@ -155,8 +155,35 @@ class ChildProcess:
             self.kill()
             await self.wait()
 
+    async def kill_and_wait(self) -> None:
+        """Kills the process, and waits for its end for at most KILLED_S."""
+        self.kill()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KILLED_S):
+                await self.wait()
+
     async def _read_line(self) -> bytes:
-        return b"" if self._process.stdout is None else await self._process.stdout.readline()
+        """Returns the next whole line; empty at the end, also if the process was killed while it wrote a line."""
+        stdout, is_too_long = self._process.stdout, False
+        while stdout is not None:
+            try:
+                line = await stdout.readuntil()
+            except asyncio.IncompleteReadError:
+                break
+            except asyncio.LimitOverrunError as error:
+                await stdout.readexactly(error.consumed)
+                is_too_long = True
+                continue
+            if not is_too_long:
+                return line
+            is_too_long = False
+            log.warning(
+                "A task's process (pid %d) has sent a report of more than %d MiB, which is dropped. Give the connector more "
+                "tasks (tasks.max).",
+                self.pid,
+                LINE_BYTES_MAX >> 20,
+            )
+        return b""
 
 
 Spawn = Callable[[], Awaitable[ChildProcess]]
@@ -263,8 +290,5 @@ async def _started() -> ChildProcess:
         log.warning(
             "A task's process (pid %d) has not started within %g s and is killed.", child.pid, STARTED_S
         )
-        child.kill()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(KILLED_S):
-                await child.wait()
+        await child.kill_and_wait()
     return child

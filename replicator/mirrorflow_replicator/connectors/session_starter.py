@@ -95,6 +95,15 @@ class SessionStarter:
 
     def _begin_claim(self, acknowledged: tuple[AcknowledgedPosition, ...] = ()) -> None:
         self._claiming = asyncio.create_task(self._start(acknowledged), name=f"claim-{self._task}")
+        self._claiming.add_done_callback(self._claim_ended)
+
+    def _claim_ended(self, claiming: asyncio.Task[None]) -> None:
+        if claiming.cancelled() or (error := claiming.exception()) is None:
+            return
+        # A bug in this code: the process is replaced, instead of waiting for a start that does not come.
+        log.error("The claim of task %d failed", self._task, exc_info=error)
+        if claiming is self._claiming and self._child is not None:
+            self._child.kill()
 
     async def _start(self, acknowledged: tuple[AcknowledgedPosition, ...]) -> None:
         """Claims the newest assignment, and sends it to the process with its start."""

@@ -71,9 +71,9 @@ class TaskReports:
         """Notes that the process is restarted on request."""
         self.newest = replace(self.newest, state="RESTARTING", trace=None)
 
-    def note_failure(self, code: int) -> None:
-        """Notes that the process has ended by itself."""
-        trace = f"the task's process ended with {code}; it is started again"
+    def note_failure(self, why: str) -> None:
+        """Notes *why* there is no process until the next one is started."""
+        trace = f"{why}; it is started again"
         self.newest = TaskReport(task=self.newest.task, state="FAILED", trace=trace, reason="TaskEnded")
 
     def whole(self, target_topic: Callable[[str], str], problem: SessionDelay | None) -> TaskReport:
@@ -187,7 +187,7 @@ class TaskSupervisor:
         quick_ends = 0  # in a row
         while not self._stopping:
             began = time.monotonic()
-            code = await self._run_process()
+            why = await self._run_process()
             if self._stopping:
                 return
             if self._restarting:
@@ -195,18 +195,24 @@ class TaskSupervisor:
                 continue
             quick_ends = 1 if time.monotonic() - began > HEALTHY_S else quick_ends + 1
             pause_s = backoff_s(quick_ends, lowest_s=RESTART_MIN_S, highest_s=RESTART_MAX_S)
-            self.reports.note_failure(code)
-            log.warning("task %d ended with %s; starting it again in %.1f s", self.task, code, pause_s)
+            self.reports.note_failure(why)
+            log.warning("task %d: %s; starting it again in %.1f s", self.task, why, pause_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._restart_now.wait()
             self._restart_now.clear()
 
-    async def _run_process(self) -> int:
-        """Runs one process to its end; returns its exit code."""
+    async def _run_process(self) -> str:
+        """Runs one process to its end; returns why it has ended."""
         watching = asyncio.create_task(self._watch_silence(), name=f"silence-{self.task}")
         try:
-            return await self._run_watched_process()
+            return f"the task's process ended with {await self._run_watched_process()}"
+        except Exception as error:
+            # A bug in this code: the task begins again in a new process, instead of continuing without supervision.
+            log.exception("The supervision of task %d failed", self.task)
+            return (
+                f"the worker could not follow the task's process, because of a bug, and killed it ({error!r})"
+            )
         finally:
             watching.cancel()
             self._end_silence()
@@ -227,7 +233,17 @@ class TaskSupervisor:
         self._silent_s, self._silence = 0.0, None
 
     async def _run_watched_process(self) -> int:
+        """Runs one process to its end, and returns its exit code; kills it before this raises an exception."""
         child = self._child = await self._spawn()
+        try:
+            return await self._follow_process(child)
+        except Exception:
+            await child.kill_and_wait()
+            raise
+        finally:
+            self._starter.child_ended()
+
+    async def _follow_process(self, child: ChildProcess) -> int:
         child.send(self._begin)
         for logger, level in LOGGERS.was_set.items():
             self.set_level(logger, level)
@@ -238,5 +254,5 @@ class TaskSupervisor:
                 self._end_silence()
             self._on_report(report)
             self._starter.child_reported(report)
-        self._starter.child_ended()
+        self._starter.child_ended()  # its session ends with its reports, also while it has yet to exit
         return await child.wait()

@@ -92,6 +92,7 @@ class SupervisedTask:
         self.claimed_assignments: list[TaskAssignment] = []
         self.reports: list[TaskReport] = []
         self.refusals = 0  # number of the next claims that are refused
+        self.claim_bugs = 0  # number of the next claims that fail by a bug
         self.claims_allowed = asyncio.Event()  # claims wait until this event is set
         self.claims_allowed.set()
         self._obeys = obeys
@@ -106,6 +107,9 @@ class SupervisedTask:
     async def _claim(self, task: int, wanted: TaskAssignment) -> Assign:
         self.claimed_assignments.append(wanted)
         await self.claims_allowed.wait()
+        if self.claim_bugs:
+            self.claim_bugs -= 1
+            raise KeyError("orders")
         if self.refusals:
             self.refusals -= 1
             raise FlowTakenError(source="east")
@@ -412,6 +416,72 @@ def test_ended_process_is_reported_and_replaced():
         assert [Begin, Assign] == [type(message) for message in task.process.messages]
 
     run(test)
+
+
+def test_part_of_a_report_is_dropped_when_its_process_was_killed():
+    """A report that is larger than a pipe is written in parts."""
+
+    async def test(task: SupervisedTask) -> None:
+        task.supervisor.assign(ORDERS)
+        await task.wait_for_sessions(1)
+        task.process.report(partition_report(0))
+        task.process.stdout.feed_data(encode_report(TaskReport(task=0, state="RUNNING"))[:40])
+        task.process.kill()
+        await until(lambda: len(task.processes) == 2 and task.process.of(Assign))
+
+        assert ("TaskEnded", 1) == (task.newest.reason, len(task.reports))
+
+    run(test)
+
+
+@pytest.mark.parametrize("ends_in_buffer", [False, True])
+def test_report_that_is_too_long_is_dropped_with_a_warning(
+    caplog: pytest.LogCaptureFixture, *, ends_in_buffer: bool
+):
+    async def main() -> None:
+        process = FakeProcess()
+        process.stdout = asyncio.StreamReader(limit=1000)
+        long = encode_report(TaskReport(task=0, state="RUNNING", trace="x" * 5000))
+        if ends_in_buffer:
+            process.stdout.feed_data(long)
+        reports = ChildProcess(cast("asyncio.subprocess.Process", process)).reports()
+        first = asyncio.ensure_future(anext(reports))
+        for start in range(0, 0 if ends_in_buffer else len(long), 700):
+            process.stdout.feed_data(long[start : start + 700])
+            await asyncio.sleep(0)
+        process.report(trace="short")
+
+        assert (await first).trace == "short"
+
+    asyncio.run(main())
+    assert "more than 32 MiB" in caplog.text
+
+
+def test_process_with_an_unreadable_report_is_replaced(caplog: pytest.LogCaptureFixture):
+    async def test(task: SupervisedTask) -> None:
+        task.supervisor.assign(ORDERS)
+        await task.wait_for_sessions(1)
+        task.process.stdout.feed_data(b"{}\n")
+        await until(lambda: len(task.processes) == 2 and task.process.of(Assign))
+
+        assert ("FAILED", "TaskEnded") == (task.newest.state, task.newest.reason)
+        assert "KeyError" in task.newest.trace
+        assert task.processes[0].returncode == -9
+
+    run(test, obeys=False)
+    assert "Traceback" in caplog.text
+
+
+def test_process_whose_claim_fails_by_a_bug_is_replaced(caplog: pytest.LogCaptureFixture):
+    async def test(task: SupervisedTask) -> None:
+        task.claim_bugs = 1
+        task.supervisor.assign(ORDERS)
+        await until(lambda: len(task.processes) == 2 and task.process.of(Assign))
+
+        assert task.processes[0].returncode == -9
+
+    run(test)
+    assert "KeyError: 'orders'" in caplog.text
 
 
 def test_restart_replaces_the_process_at_once(monkeypatch: pytest.MonkeyPatch):
