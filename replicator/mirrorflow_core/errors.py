@@ -508,6 +508,29 @@ class StartPendingError(MirrorFlowError):
         )
 
 
+class TaskEndedError(MirrorFlowError):
+    """A task's process has ended by itself, or was killed by its worker. *why* says which, without a capital and a full stop."""
+
+    reason = "TaskEnded"
+    retriable = True
+
+    def __init__(self, *, why: str) -> None:
+        super().__init__(f"{why}; it is started again")
+
+
+class TaskNotStartedError(MirrorFlowError):
+    """The operating system refuses to start a task's process."""
+
+    reason = "TaskNotStarted"
+    retriable = True
+
+    def __init__(self, *, task: int, problem: str) -> None:
+        super().__init__(
+            f"The process of task {task} cannot be started: {problem}. Raise the limit that the pod, the user or the machine has "
+            "reached (of processes, memory or open files), or give the connector fewer tasks (tasks.max). It is tried again."
+        )
+
+
 class TaskSilentError(MirrorFlowError):
     """A task's process runs, and reports nothing or none of its partitions, so nothing is known of them."""
 

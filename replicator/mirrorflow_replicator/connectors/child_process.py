@@ -226,7 +226,7 @@ def _has_pidfds() -> bool:
 
 
 async def spawn() -> ChildProcess:
-    """Starts a task process, or takes the forked one; it waits for its first message."""
+    """Starts a task process, or takes the forked one; it waits for its first message. Raises OSError."""
     if _forked:
         forked = _forked.pop()
         await forked.attach()
@@ -249,7 +249,7 @@ class WarmProcess:
     """One spare task process. `close` ends it if it was not taken."""
 
     def __init__(self) -> None:
-        self._next: asyncio.Task[ChildProcess] | None = None
+        self._next: asyncio.Task[ChildProcess | None] | None = None
         self._closed = False
 
     def prepare(self) -> None:
@@ -263,12 +263,12 @@ class WarmProcess:
             await asyncio.wait({self._next})
 
     async def take(self) -> ChildProcess:
-        """Returns the spare process, or a new one if it has died; starts the next spare."""
+        """Returns the spare process, or a new one if there is none; starts the next spare. Raises OSError."""
         waiting, self._next = self._next, None
         self.prepare()
         if waiting is not None:
             child = await waiting
-            if not child.has_ended:
+            if child is not None and not child.has_ended:
                 return child
         return await spawn()
 
@@ -276,13 +276,17 @@ class WarmProcess:
         """Ends the spare process."""
         self._closed = True
         waiting, self._next = self._next, None
-        if waiting is not None:
-            await (await waiting).close()
+        if waiting is not None and (child := await waiting) is not None:
+            await child.close()
 
 
-async def _started() -> ChildProcess:
-    """Returns a process that has started, or one that did not within STARTED_S and was killed."""
-    child = await spawn()
+async def _started() -> ChildProcess | None:
+    """Returns a process that has started, or one that did not within STARTED_S and was killed; None: the system refuses it."""
+    try:
+        child = await spawn()
+    except OSError as error:
+        log.warning("A spare process for a task cannot be started: %s", error)
+        return None
     try:
         async with asyncio.timeout(STARTED_S):
             await child.started()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from mirrorflow_core.backoff import backoff_s
-from mirrorflow_core.errors import TaskSilentError
+from mirrorflow_core.errors import MirrorFlowError, TaskEndedError, TaskNotStartedError, TaskSilentError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import PartitionPhase, PartitionReport, TaskReport
 from mirrorflow_core.settings import SourceSettings
@@ -71,10 +71,9 @@ class TaskReports:
         """Notes that the process is restarted on request."""
         self.newest = replace(self.newest, state="RESTARTING", trace=None)
 
-    def note_failure(self, why: str) -> None:
-        """Notes *why* there is no process until the next one is started."""
-        trace = f"{why}; it is started again"
-        self.newest = TaskReport(task=self.newest.task, state="FAILED", trace=trace, reason="TaskEnded")
+    def note_failure(self, error: MirrorFlowError) -> None:
+        """Notes why there is no process until the next one is started."""
+        self.newest = TaskReport(task=self.newest.task, state="FAILED", trace=str(error), reason=error.reason)
 
     def whole(self, target_topic: Callable[[str], str], problem: SessionDelay | None) -> TaskReport:
         """Returns the newest report with all partitions, sorted; with a *problem* all are stalled."""
@@ -187,7 +186,7 @@ class TaskSupervisor:
         quick_ends = 0  # in a row
         while not self._stopping:
             began = time.monotonic()
-            why = await self._run_process()
+            error = await self._run_process()
             if self._stopping:
                 return
             if self._restarting:
@@ -195,23 +194,26 @@ class TaskSupervisor:
                 continue
             quick_ends = 1 if time.monotonic() - began > HEALTHY_S else quick_ends + 1
             pause_s = backoff_s(quick_ends, lowest_s=RESTART_MIN_S, highest_s=RESTART_MAX_S)
-            self.reports.note_failure(why)
-            log.warning("task %d: %s; starting it again in %.1f s", self.task, why, pause_s)
+            self.reports.note_failure(error)
+            log.warning("task %d starts again in %.1f s: %s", self.task, pause_s, error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._restart_now.wait()
             self._restart_now.clear()
 
-    async def _run_process(self) -> str:
+    async def _run_process(self) -> MirrorFlowError:
         """Runs one process to its end; returns why it has ended."""
         watching = asyncio.create_task(self._watch_silence(), name=f"silence-{self.task}")
         try:
-            return f"the task's process ended with {await self._run_watched_process()}"
+            code = await self._run_watched_process()
+            return TaskEndedError(why=f"the task's process ended with {code}")
+        except TaskNotStartedError as error:
+            return error
         except Exception as error:
             # A bug in this code: the task begins again in a new process, instead of continuing without supervision.
             log.exception("The supervision of task %d failed", self.task)
-            return (
-                f"the worker could not follow the task's process, because of a bug, and killed it ({error!r})"
+            return TaskEndedError(
+                why=f"the worker has killed the task's process because of a bug ({error!r})"
             )
         finally:
             watching.cancel()
@@ -233,8 +235,11 @@ class TaskSupervisor:
         self._silent_s, self._silence = 0.0, None
 
     async def _run_watched_process(self) -> int:
-        """Runs one process to its end, and returns its exit code; kills it before this raises an exception."""
-        child = self._child = await self._spawn()
+        """Runs one process to its end, and returns its exit code; kills it before this raises. Raises TaskNotStartedError."""
+        try:
+            child = self._child = await self._spawn()
+        except OSError as error:
+            raise TaskNotStartedError(task=self.task, problem=error.strerror or str(error)) from error
         try:
             return await self._follow_process(child)
         except Exception:

@@ -1,6 +1,7 @@
 """A task supervisor sends messages to its process, keeps its reports, restarts it and stops it."""
 
 import asyncio
+import errno
 import pickle
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -396,6 +397,79 @@ def test_spare_process_that_does_not_start_in_time_is_killed(
         assert [-9, -9, None] == sorted(
             (process.returncode for process in spawned), key=lambda code: code is None
         )
+
+    asyncio.run(test())
+
+
+NO_MORE_PROCESSES = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
+def test_start_that_the_system_refuses_is_repeated(monkeypatch: pytest.MonkeyPatch):
+    """As at a limit of processes, of memory or of open files."""
+    monkeypatch.setattr(task_supervisor, "RESTART_MIN_S", 3600.0)
+
+    async def test() -> None:
+        starts: list[object] = []
+
+        async def start() -> ChildProcess:
+            starts.append(None)
+            if len(starts) == 1:
+                raise NO_MORE_PROCESSES
+            return ChildProcess(cast("asyncio.subprocess.Process", FakeProcess()))
+
+        async def refuse_claim(_: int, __: TaskAssignment) -> Assign:
+            raise FlowTakenError(source="east")
+
+        supervisor = TaskSupervisor(settings(), 0, on_report=lambda _: None, claim=refuse_claim, start=start)
+        await until(lambda: supervisor.report(str).state == "FAILED")
+        report = supervisor.report(str)
+        supervisor.restart()
+        await until(lambda: len(starts) == 2)
+        await supervisor.stop(WAIT_S)
+
+        assert report.reason == "TaskNotStarted"
+        assert "task 0 cannot be started: Resource temporarily unavailable" in report.trace
+        assert "limit" in report.trace
+
+    asyncio.run(test())
+
+
+def test_spare_process_that_the_system_refuses_is_replaced_when_a_task_needs_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    refusals = [NO_MORE_PROCESSES]
+
+    async def spawn() -> ChildProcess:
+        if refusals:
+            raise refusals.pop()
+        process = FakeProcess()
+        process.stdout.feed_data(child_process.HELLO)
+        return ChildProcess(cast("asyncio.subprocess.Process", process))
+
+    monkeypatch.setattr(child_process, "spawn", spawn)
+
+    async def test() -> None:
+        warm = child_process.WarmProcess()
+        warm.prepare()
+        await warm.ready()
+        assert not (await warm.take()).has_ended
+        await warm.close()
+
+    asyncio.run(test())
+    assert "Resource temporarily unavailable" in caplog.text
+
+
+def test_spare_process_that_the_system_refuses_can_be_closed(monkeypatch: pytest.MonkeyPatch):
+    async def spawn() -> ChildProcess:
+        raise NO_MORE_PROCESSES
+
+    monkeypatch.setattr(child_process, "spawn", spawn)
+
+    async def test() -> None:
+        warm = child_process.WarmProcess()
+        warm.prepare()
+        await warm.ready()
+        await warm.close()
 
     asyncio.run(test())
 
