@@ -66,6 +66,7 @@ class TaskSession:
         self._index = index
         self._parts = parts
         self._changed: dict[PartitionCopier, None] = {}  # since the last report
+        self._unconnected: dict[PartitionCopier, None] = {}  # added, and not connected or not prepared yet
         self._room = asyncio.Event()
         self._jobs: set[asyncio.Task[Any]] = set()
         self._copied_bytes = 0
@@ -192,7 +193,10 @@ class TaskSession:
             await asyncio.sleep(TOPICS_CHECK_S)
 
     async def assign(self, partitions: Iterable[TopicPartition], *, bytes_per_s: int | None = None) -> None:
-        """Copies exactly *partitions* from now on, at most *bytes_per_s*; None: no limit."""
+        """Copies exactly *partitions* from now on, at most *bytes_per_s*; None: no limit.
+
+        Raises ClusterError: new partitions may not be copied until it is called again, also with the same ones.
+        """
         self.pace.limit(bytes_per_s)
         assigned = set(partitions)
         self._session.limit_event_logs(len(assigned))
@@ -200,10 +204,13 @@ class TaskSession:
         new = [self._add(source) for source in sorted(assigned - set(self.copiers))]
         if new:
             self._resumer.add(new)
-            await note_ends(self._parts.source, new, read_committed=self._settings.read_committed)
-            await note_log_append_time_topics(self._parts.target, new, self._session)
-            self._changed |= dict.fromkeys(new)
-            await self._routes.connect(new)
+            self._unconnected |= dict.fromkeys(new)
+        if unconnected := list(self._unconnected):
+            await note_ends(self._parts.source, unconnected, read_committed=self._settings.read_committed)
+            await note_log_append_time_topics(self._parts.target, unconnected, self._session)
+            self._changed |= dict.fromkeys(unconnected)
+            await self._routes.connect(unconnected)
+            self._unconnected.clear()
 
     def _add(self, source: TopicPartition) -> PartitionCopier:
         route = self._parts.route(source.topic)
@@ -301,6 +308,7 @@ class TaskSession:
             self._resumer.forget(copier)
             self._routes.remove(copier)
             self._changed.pop(copier, None)
+            self._unconnected.pop(copier, None)
             self._flusher.forget(copier)
             self._stalls.forget(copier)
 

@@ -68,16 +68,16 @@ class TaskProcess:
         self._known_schemas = KnownSchemas()
         self._ending: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[None] | None = None
+        self._messages: asyncio.Queue[Message | None] = asyncio.Queue(
+            maxsize=16
+        )  # a worker sends one a minute at most
 
     async def serve(self, stream: asyncio.StreamReader) -> None:
         """Carries out messages until a stop arrives or the worker is gone."""
         warm = asyncio.create_task(self._connect())
         reporting = asyncio.create_task(self._report())
-        messages: asyncio.Queue[Message | None] = asyncio.Queue(
-            maxsize=16
-        )  # a worker sends one a minute at most
-        receiving = asyncio.create_task(self._receive(stream, messages))
-        serving = asyncio.create_task(self._carry_out(warm, messages))
+        receiving = asyncio.create_task(self._receive(stream))
+        serving = asyncio.create_task(self._carry_out(warm))
         try:
             # A stop takes effect while a connection attempt to an unresponsive cluster is still running.
             await asyncio.wait({serving, receiving}, return_when=asyncio.FIRST_COMPLETED)
@@ -93,7 +93,7 @@ class TaskProcess:
                 await self._task.stop()
                 self._send(self._task.report(whole=True))
 
-    async def _receive(self, stream: asyncio.StreamReader, messages: asyncio.Queue[Message | None]) -> None:
+    async def _receive(self, stream: asyncio.StreamReader) -> None:
         while True:
             match message := await read(stream):
                 case SetLogLevel():
@@ -102,15 +102,13 @@ class TaskProcess:
                     if self._task is not None:
                         self._task.write_replays()
                 case _:
-                    await messages.put(message)
+                    await self._messages.put(message)
                     if message is None or isinstance(message, Stop):
                         return
 
-    async def _carry_out(
-        self, warm: asyncio.Task[tuple[Cluster, Cluster]], messages: asyncio.Queue[Message | None]
-    ) -> None:
+    async def _carry_out(self, warm: asyncio.Task[tuple[Cluster, Cluster]]) -> None:
         """Follows the newest assignment until a stop arrives."""
-        clusters = await warm
+        clusters, messages = await warm, self._messages
         while isinstance(message := await messages.get(), Assign | Finish):
             while messages.qsize():
                 later = messages.get_nowait()
@@ -194,6 +192,8 @@ class TaskProcess:
         async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
             if ended != self._sessions_ended:
                 return
+            if self._task is not None and not self._messages.empty():
+                return  # the session may have to end, or copies other partitions, before a cluster answers
             try:
                 async with self._changing:
                     task = self._task or await self._begin_task(clusters, message)

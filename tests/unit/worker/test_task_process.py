@@ -173,6 +173,40 @@ def test_sessions_of_a_process_share_their_knowledge_of_schemas(monkeypatch: pyt
     assert first is second
 
 
+def test_a_session_whose_partitions_cannot_be_connected_ends_when_it_is_to(monkeypatch: pytest.MonkeyPatch):
+    """Its partitions may have to move to another process while a cluster does not answer."""
+    monkeypatch.setattr(task_process, "REPORT_S", POLL_S)
+    monkeypatch.setattr(task_process, "RETRY_MIN_S", POLL_S)
+    reports: list[TaskReport] = []
+
+    class UnconnectedSession(SessionStub):
+        async def assign(self, _: object, *, bytes_per_s: float | None) -> None:
+            raise UnreachableError(cluster="east", addresses="a:1", problem="refused")
+
+    async def test() -> None:
+        async def connect(*_: object, **__: object) -> list[RefreshedCluster]:
+            return [RefreshedCluster(is_silent=False) for _ in range(2)]
+
+        async def start(*_: object, session: SessionParts, **__: object) -> SessionStub:
+            return UnconnectedSession(session)
+
+        monkeypatch.setattr(task_process, "connect_both", connect)
+        monkeypatch.setattr(task_process, "start_task_session", start)
+        process = TaskProcess(Begin(settings=settings(), task=0))
+        monkeypatch.setattr(process, "_send", reports.append)
+        stream = asyncio.StreamReader()
+        serving = asyncio.create_task(process.serve(stream))
+        message = replace(START, start=SessionStart(producers=PRODUCERS, points={}, problems={}))
+        stream.feed_data(encode(message))
+        await until(lambda: reports and reports[-1].reason == "Unreachable")
+        stream.feed_data(encode(Finish()))
+        await until(lambda: reports[-1].sessions_ended == 1)
+        stream.feed_data(encode(Stop()))
+        await serving
+
+    asyncio.run(test())
+
+
 def test_a_session_waits_for_schemas_with_the_knowledge_of_its_process(monkeypatch: pytest.MonkeyPatch):
     given: list[tuple[object, TaskParts]] = []
 
