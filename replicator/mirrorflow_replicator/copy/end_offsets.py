@@ -22,7 +22,7 @@ HELD_MIN_S = 1.0  # a shorter wait for the rate limit ends before the known ends
 
 
 async def note_ends(source: Cluster, copiers: Collection[PartitionCopier], *, read_committed: bool) -> None:
-    """Sets the current end offset of each of *copiers*; one that is not known soon stays unknown. Raises ClusterError."""
+    """Sets the current end offset of each of *copiers*; `follow_ends` learns one that is not known soon. Raises ClusterError."""
     partitions = [copier.source for copier in copiers]
     ends = await admin.list_offsets(
         source, partitions, LATEST, read_committed=read_committed, timeout_s=RESPONSE_S
@@ -42,10 +42,17 @@ async def follow_ends(
 ) -> None:
     """Polls the end offsets of copiers that read nothing until cancelled; *held_s*: how long the rate limit still holds all.
 
-    Calls *on_change* with each copier whose end offset changed or became unknown.
+    The first known end of a copier is its end at the start, if that is unknown. Calls *on_change* with each copier whose end
+    offset changed or became unknown.
     """
     while True:
         await asyncio.sleep(POLL_INTERVAL_S)
+        for copier in copiers():
+            end = copier.cursor.end_offset
+            # During an open transaction, noting the end would drop what is known of the records that it hides.
+            if copier.start_end == UNKNOWN != end and not copier.cursor.is_held_back:
+                copier.note_end(end, is_start=True)
+                on_change(copier)
         # Also those that have not begun: the session may have left them out.
         waiting = [copier for copier in copiers() if _reads_nothing(copier, held_s())]
         if not waiting:
@@ -62,7 +69,7 @@ async def follow_ends(
             listed = ends[copier.source]
             end = UNKNOWN if listed.error else listed.offset
             if _reads_nothing(copier, held_s()) and copier.cursor.end_offset != end:
-                copier.note_end(end)
+                copier.note_end(end, is_start=copier.start_end == UNKNOWN)
                 on_change(copier)
 
 
