@@ -11,7 +11,6 @@ away from a task that copies it; a partition leaves its task only when its sourc
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -57,7 +56,7 @@ RELIST_MIN_S = 2.0
 RELIST_SHARE = 0.25
 CONNECT_TIMEOUT_S = 20.0  # then the failure is reported; the attempts continue
 WARNINGS_MAX = 100  # warnings of one kind that are shown; the rest is a number
-TOPICS_GONE_MAX = 20  # topics that left, newest last
+TOPICS_GONE_MAX = 20  # topics that are no longer visible and have a warning
 # An unreachable cluster is reported within half a minute, as where records are copied.
 REACH_CHECK_S = 20.0
 INTERNAL_TOPICS_CHECK_S = 20.0  # a topic that is deleted or altered is corrected within a minute
@@ -98,7 +97,7 @@ class TopicDiscovery:
         self._internal_warnings: tuple[str, ...] = ()
         self._config_warnings: tuple[str, ...] = ()
         self._acl_warnings: tuple[str, ...] = ()
-        self._topics_gone: deque[str] = deque(maxlen=TOPICS_GONE_MAX)
+        self._topics_gone: dict[str, str] = {}  # topics that are no longer visible, newest last -> a message
         self._failures = 0  # consecutive failed passes
         self._incomplete = 0  # consecutive passes after which a topic lacked partitions on the target
         self._first_listing_at: float | None = None
@@ -151,7 +150,7 @@ class TopicDiscovery:
             *_bounded(self._config_warnings),
             *_bounded(self._acl_warnings),
             *(() if self._balancer is None else (self._balancer.warning,)),
-            *self._topics_gone,
+            *self._topics_gone.values(),
             *(warning for cluster in self._clusters.values() for warning in cluster.warnings),
         )
         return tuple(
@@ -341,12 +340,7 @@ class TopicDiscovery:
         self._earlier_assignment = assignment
 
     async def _assign(self, arrangement: Arrangement, on_assignment: OnAssignment) -> None:
-        before = self.names
-        self._topics_gone.extend(
-            f"Topic {topic} is no longer visible on {self._settings.source_alias} (deleted, or Describe was revoked); "
-            f"its copy {before[topic]} stays as it is."
-            for topic in sorted(before.keys() - arrangement.names)
-        )
+        self._note_topics_gone(arrangement)
         self._arrangement = arrangement
         held = self._earlier_assignment if self.assignment is None else self.assignment
         copied = _assignable(arrangement, held)
@@ -357,6 +351,23 @@ class TopicDiscovery:
         if assignment != self.assignment:
             await on_assignment(assignment)
             self.assignment = assignment
+
+    def _note_topics_gone(self, arrangement: Arrangement) -> None:
+        """Keeps a message for each topic that *arrangement* lacks and an earlier one had, at most TOPICS_GONE_MAX."""
+        before = self.names
+        gone = {
+            **{
+                topic: message
+                for topic, message in self._topics_gone.items()
+                if topic not in arrangement.names
+            },
+            **{
+                topic: f"Topic {topic} is no longer visible on {self._settings.source_alias} (deleted, or Describe was "
+                f"revoked); its copy {before[topic]} stays as it is."
+                for topic in sorted(before.keys() - arrangement.names)
+            },
+        }
+        self._topics_gone = dict([*gone.items()][-TOPICS_GONE_MAX:])
 
     async def _balance(self, on_assignment: OnAssignment) -> None:
         """Balances the load of the tasks. With a single task there is nothing to measure."""
