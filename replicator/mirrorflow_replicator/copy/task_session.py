@@ -206,9 +206,12 @@ class TaskSession:
             self._resumer.add(new)
             self._unconnected |= dict.fromkeys(new)
         if unconnected := list(self._unconnected):
+            self._changed |= self._unconnected  # reported also if a step fails
             await note_ends(self._parts.source, unconnected, read_committed=self._settings.read_committed)
             await note_log_append_time_topics(self._parts.target, unconnected, self._session)
-            self._changed |= dict.fromkeys(unconnected)
+            self._changed |= (
+                self._unconnected
+            )  # again: a report may have gone out before their ends were known
             await self._routes.connect(unconnected)
             self._unconnected.clear()
 

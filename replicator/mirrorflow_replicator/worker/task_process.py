@@ -234,8 +234,13 @@ class TaskProcess:
         while True:
             failure = self._failure
             if failure is not None:
-                task, reason = self._begin.task, failure.reason
-                self._send_report(TaskReport(task=task, state="FAILED", trace=str(failure), reason=reason))
+                # A session whose new partitions cannot be connected yet reports them, and may copy others.
+                report = (
+                    TaskReport(task=self._begin.task, state="FAILED")
+                    if self._task is None
+                    else self._with_warnings(self._task.report())
+                )
+                self._send_report(replace(report, state="FAILED", trace=str(failure), reason=failure.reason))
             elif self._task is None:
                 state = "RESTARTING" if self._sessions_ended else "UNASSIGNED"
                 self._send_report(TaskReport(task=self._begin.task, state=state, trace=self._end_reason))

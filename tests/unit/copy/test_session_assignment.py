@@ -90,6 +90,7 @@ def test_partitions_are_prepared_again_after_a_cluster_has_failed(
     async def assign() -> None:
         with pytest.raises(UnreachableError):
             await assigned.session.assign([FIRST])
+        assert [copier.source for copier in assigned.session._changed] == [FIRST]
         await assigned.session.assign([FIRST, SECOND])
         await assigned.session.assign([FIRST, SECOND])
 

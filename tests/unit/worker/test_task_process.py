@@ -9,7 +9,7 @@ import pytest
 
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.reports import SideReport, TaskReport
+from mirrorflow_core.reports import PartitionPhase, PartitionReport, SideReport, TaskReport
 from mirrorflow_core.settings import SchemaWaitSettings
 from mirrorflow_core.writer.flow_plan import SessionStart
 from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Finish, Stop, TaskAssignment, encode
@@ -64,6 +64,11 @@ def test_a_session_that_ends_before_the_clusters_are_connected_is_reported_as_en
         await serving
 
     asyncio.run(test())
+
+
+STARTING = PartitionReport(
+    topic="orders", target_topic="east.orders", partition=0, phase=PartitionPhase.STARTING
+)
 
 
 class RefreshedCluster:
@@ -183,6 +188,9 @@ def test_a_session_whose_partitions_cannot_be_connected_ends_when_it_is_to(monke
         async def assign(self, _: object, *, bytes_per_s: float | None) -> None:
             raise UnreachableError(cluster="east", addresses="a:1", problem="refused")
 
+        def report(self, *, whole: bool = False) -> TaskReport:
+            return replace(super().report(whole=whole), partitions=(STARTING,))
+
     async def test() -> None:
         async def connect(*_: object, **__: object) -> list[RefreshedCluster]:
             return [RefreshedCluster(is_silent=False) for _ in range(2)]
@@ -199,6 +207,7 @@ def test_a_session_whose_partitions_cannot_be_connected_ends_when_it_is_to(monke
         message = replace(START, start=SessionStart(producers=PRODUCERS, points={}, problems={}))
         stream.feed_data(encode(message))
         await until(lambda: reports and reports[-1].reason == "Unreachable")
+        assert ("FAILED", (STARTING,)) == (reports[-1].state, reports[-1].partitions)
         stream.feed_data(encode(Finish()))
         await until(lambda: reports[-1].sessions_ended == 1)
         stream.feed_data(encode(Stop()))
