@@ -428,6 +428,7 @@ def test_start_that_the_system_refuses_is_repeated(monkeypatch: pytest.MonkeyPat
         await supervisor.stop(WAIT_S)
 
         assert report.reason == "TaskNotStarted"
+        assert report.trace is not None
         assert "task 0 cannot be started: Resource temporarily unavailable" in report.trace
         assert "limit" in report.trace
 
@@ -539,6 +540,7 @@ def test_process_with_an_unreadable_report_is_replaced(caplog: pytest.LogCapture
         await until(lambda: len(task.processes) == 2 and task.process.of(Assign))
 
         assert ("FAILED", "TaskEnded") == (task.newest.state, task.newest.reason)
+        assert task.newest.trace is not None
         assert "KeyError" in task.newest.trace
         assert task.processes[0].returncode == -9
 

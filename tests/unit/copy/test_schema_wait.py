@@ -238,8 +238,8 @@ def test_an_unavailable_registry_delays_records_once_until_it_responds(
         return respond(method, path, body) if is_up else (503, {"message": "down"})
 
     monkeypatch.setattr(target.model, "respond", respond_or_fail)
-    # Each ask waits for its response, also on a busy machine.
-    monkeypatch.setattr(schema_wait, "ASK_TIMEOUT_MIN_S", SOON_S)
+    # Each request waits for its response, also on a busy machine.
+    monkeypatch.setattr(schema_wait_rules, "ASK_TIMEOUT_MIN_S", SOON_S)
 
     async def run() -> None:
         nonlocal is_up

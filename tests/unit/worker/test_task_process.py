@@ -179,7 +179,7 @@ def test_sessions_of_a_process_share_their_knowledge_of_schemas(monkeypatch: pyt
 
 
 def test_a_session_whose_partitions_cannot_be_connected_ends_when_it_is_to(monkeypatch: pytest.MonkeyPatch):
-    """Its partitions may have to move to another process while a cluster does not answer."""
+    """Its partitions may have to move to another process while a cluster does not respond."""
     monkeypatch.setattr(task_process, "REPORT_S", POLL_S)
     monkeypatch.setattr(task_process, "RETRY_MIN_S", POLL_S)
     reports: list[TaskReport] = []

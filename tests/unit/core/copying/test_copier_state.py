@@ -154,7 +154,7 @@ def test_leaders_are_looked_up_when_a_broker_is_lost_unless_the_partition_has_st
     assert copier.health.error is error
 
 
-def test_what_was_fetched_for_a_lost_target_broker_uses_no_memory() -> None:
+def test_a_partition_of_a_lost_target_broker_holds_no_fetched_records() -> None:
     """Eight such partitions would use up the memory of the task, and all others would wait."""
     copier = copying()
     copier.packer.add(batch_of(records_of(TIMESTAMP_MS), base_offset=100))

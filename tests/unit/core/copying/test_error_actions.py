@@ -318,13 +318,15 @@ def test_a_marker_that_cannot_be_read_stops_the_partition():
 
 
 @pytest.mark.parametrize(
-    ("at", "bit"), [(22, 5), (23, 7)], ids=["control bit of the attributes", "sign of the last offset delta"]
+    ("byte", "bit"),
+    [(22, 5), (23, 7)],
+    ids=["control bit of the attributes", "sign of the last offset delta"],
 )
-def test_a_damaged_batch_that_would_not_be_copied_stops_the_partition(at, bit):
-    """Only the target verifies what is copied; what is left out is verified here, or its records would be lost in silence."""
+def test_a_damaged_batch_that_would_not_be_copied_stops_the_partition(byte, bit):
+    """Only the target verifies what is copied; what is left out is verified here, or its records would be lost without an error."""
     copier = begun_copier(0)
     batches = [bytearray(batch_of(records_of(0), base_offset=100 + 3 * number).data) for number in range(2)]
-    batches[1][at] ^= 1 << bit
+    batches[1][byte] ^= 1 << bit
     records = memoryview(bytearray().join(batches))
 
     copier.fetched(PartitionFetchResponse(KEY, 0, 106, 106, 5, (), -1, records), 100)
