@@ -9,6 +9,8 @@ from typing import Final
 LEAST_BYTES: Final = 256 << 10
 # The rate before any is measured: a batch of 1 MiB then takes a minute, as long as a transaction may.
 FIRST_BYTES_PER_S: Final = 16 << 10
+# A broker that freezes is detected after this time at most, and RESPONSE_TIMEOUT_S. A batch of 8 MiB takes 512 s at FIRST_BYTES_PER_S.
+TRANSIT_MAX_S: Final = 600.0
 _LEAST_S: Final = 1e-6  # clocks are coarser than the fastest responses
 
 
@@ -27,6 +29,9 @@ class SendWindow:
         carried_bytes = int(bytes_per_s * self.within_s)
         if took_s > self.within_s:
             size_bytes = min(self.size_bytes, max(carried_bytes, LEAST_BYTES))
+            if sent_bytes < LEAST_BYTES:
+                # Few bytes are late where the broker was slow for a moment: they prove no slower link than is known.
+                bytes_per_s = max(bytes_per_s, min(self.bytes_per_s, FIRST_BYTES_PER_S))
             return replace(self, size_bytes=size_bytes, bytes_per_s=bytes_per_s)
         size_bytes = max(self.size_bytes, int(min(carried_bytes, self.growth * sent_bytes)))
         if size_bytes == self.size_bytes and bytes_per_s <= self.bytes_per_s:
@@ -34,5 +39,6 @@ class SendWindow:
         return replace(self, size_bytes=size_bytes, bytes_per_s=max(bytes_per_s, self.bytes_per_s))
 
     def transit_s(self, size_bytes: int) -> float:
-        """Returns how long *size_bytes* are on their way at the measured rate."""
-        return size_bytes / self.bytes_per_s
+        """Returns how long *size_bytes* are on their way at the measured rate, at most TRANSIT_MAX_S."""
+        transit_s = size_bytes / self.bytes_per_s
+        return transit_s if transit_s < TRANSIT_MAX_S else TRANSIT_MAX_S  # noqa: FURB136 the hot path

@@ -253,7 +253,7 @@ class Connection:
         has_tags = flexible and api_key != _API_VERSIONS_KEY
         self._pending.append(_Pending(response, correlation_id, has_tags, expires_at))
         if self._timer is None:
-            self._timer = self._loop.call_at(expires_at, self._check_oldest)
+            self._timer = self._loop.call_at(expires_at - transit_s, self._check_oldest)
         self.frames.write((header + b"\x00" if flexible else header, *parts), size + 4)
 
     def _receive(self, frame: memoryview) -> None:
@@ -280,10 +280,13 @@ class Connection:
         # A large response may be on its way over a slow link for longer.
         alive_s = max(self._muted_until, self.frames.arriving_s)
         expires_at = max(self._pending[0].expires_at, alive_s + self._response_timeout_s)
-        if expires_at <= self._loop.time():
+        now = self._loop.time()
+        if expires_at <= now:
             self._end(f"it has not answered for {self._response_timeout_s:g} s")
         else:
-            self._timer = self._loop.call_at(expires_at, self._check_oldest)
+            # Not later: when the oldest request has its response, a later one may expire before the oldest would have.
+            check_at = min(expires_at, now + self._response_timeout_s)
+            self._timer = self._loop.call_at(check_at, self._check_oldest)
 
     async def call(self, request: Any, *, timeout_s: float = RESPONSE_TIMEOUT_S) -> Any:
         """Sends a kafka-python request in the highest version both sides support; returns the decoded response.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mirrorflow_core.send_window import LEAST_BYTES, SendWindow
+from mirrorflow_core.send_window import LEAST_BYTES, TRANSIT_MAX_S, SendWindow
 
 FIRST = SendWindow(2, growth=2)
 LARGE = FIRST.after(2_000_000, 0.4).after(4_000_000, 0.8)  # measured at 5 MB/s
@@ -38,10 +38,21 @@ def test_a_window_shrinks_to_the_throughput_of_a_slower_link() -> None:
 
 
 def test_a_window_never_shrinks_below_its_minimum_but_keeps_the_rate() -> None:
-    window = LARGE.after(1_000, 60)
+    window = LARGE.after(LEAST_BYTES, 64)
 
     assert window.size_bytes == LEAST_BYTES
-    assert window.transit_s(1_000) == pytest.approx(60)
+    assert window.transit_s(1 << 10) == pytest.approx(0.25)
+
+
+def test_a_late_response_to_few_bytes_proves_no_rate_below_the_first() -> None:
+    """The broker was slow, not the link. A rate that more bytes have proved is kept."""
+    assert LARGE.after(200, 2.1).transit_s(1 << 20) == FIRST.transit_s(1 << 20)
+    slow = FIRST.after(LEAST_BYTES, 64)
+    assert slow.after(200, 2.1).transit_s(1 << 20) == slow.transit_s(1 << 20) == 256
+
+
+def test_a_transit_time_has_a_limit() -> None:
+    assert FIRST.after(LEAST_BYTES, 3_600).transit_s(1 << 20) == TRANSIT_MAX_S
 
 
 def test_the_expected_transit_time_is_long_before_a_rate_is_measured() -> None:

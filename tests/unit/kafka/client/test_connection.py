@@ -302,6 +302,35 @@ def test_the_response_timeout_is_extended_by_transit_times_on_a_slow_link() -> N
     run(test())
 
 
+@pytest.mark.parametrize("is_pipelined", [True, False])
+def test_a_long_transit_time_does_not_extend_the_timeout_of_later_requests(*, is_pipelined: bool) -> None:
+    """The first request may take 1000 s and is answered at once; then the broker freezes."""
+
+    async def script(broker: Broker) -> None:
+        first = await broker.next()
+        if is_pipelined:
+            await broker.next()
+        await broker.send(first.response(b""))
+        while True:
+            await broker.next()
+
+    async def test() -> None:
+        async with scripted(script) as port:
+            connection = Connection(
+                cluster="east", address="here", node_id=1, client_id="x", response_timeout_s=0.05
+            )
+            await asyncio.get_running_loop().create_connection(lambda: connection.frames, "127.0.0.1", port)
+            answered = asyncio.get_running_loop().create_future()
+            connection.send_for(answered, 0, 8, (b"x",), flexible=False, transit_s=1_000)
+            if not is_pipelined:
+                await answered
+            with pytest.raises(ConnectionLostError, match=r"not answered for 0\.05 s"):
+                await connection.send(0, 8, (b"x",), flexible=False)
+            assert answered.result() == b""
+
+    run(test())
+
+
 def test_an_incomplete_response_closes_the_connection_after_the_timeout() -> None:
     async def script(broker: Broker) -> None:
         request = await broker.next()
