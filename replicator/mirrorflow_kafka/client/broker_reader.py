@@ -100,7 +100,8 @@ class BrokerReader:
         self._keys: dict[FetchKey, tuple[str, int, ReadPartition]] = {}
         self._session = FetchSession()
         self._requested: dict[FetchKey, int] = {}
-        self._dirty: set[tuple[str, int]] = set()
+        # In the order of the next request: a broker without fetch sessions answers the first ones.
+        self._dirty: dict[tuple[str, int], None] = {}
         self._coming: set[tuple[str, int]] = set()
         self._version = 0
         self._wake = asyncio.Event()
@@ -131,7 +132,7 @@ class BrokerReader:
 
     def changed(self, topic: str, partition: int) -> None:
         """Notes that the result of `next_fetch` of that partition may have changed."""
-        self._dirty.add((topic, partition))
+        self._dirty[topic, partition] = None
         self._wake.set()
 
     async def close(self) -> None:
@@ -171,7 +172,7 @@ class BrokerReader:
             self._version = version
             self._session = FetchSession()
             self._keys.clear()
-            self._dirty = set(self._partitions)
+            self._dirty = dict.fromkeys(self._partitions)
         began = time.perf_counter()
         await connection.call(MetadataRequest(topics=[]), timeout_s=FETCH_TIMEOUT_S)
         fit = int(BANDWIDTH_BYTES_PER_S * (time.perf_counter() - began))
@@ -207,17 +208,20 @@ class BrokerReader:
                 await asyncio.sleep(min(spread * GATHER_S, GATHER_MAX_S))
 
     def _pass_on(self, fetched: FetchResponse) -> None:
-        """Passes each partition its response.
+        """Passes each partition its response; those that got records are the last of the next request, as in Java's client.
 
         Not inlined in `_read`, whose local variables would keep the last large response in memory while it
         waits.
         """
         self.responses += any(len(part.records) for part in fetched.partitions)
+        empty: dict[tuple[str, int], None] = {}
+        served: dict[tuple[str, int], None] = {}
         for part in fetched.partitions:
             entry = self._keys.get(part.key)
             if entry is not None:
-                self._dirty.add(entry[:2])
+                (served if len(part.records) else empty)[entry[:2]] = None
                 entry[2].fetched(part, self._requested.get(part.key, -1))
+        self._dirty = empty | self._dirty | served
 
     def _parse_response(self, connection: Connection, body: memoryview) -> FetchResponse:
         try:

@@ -27,13 +27,18 @@ VERSION = 13
 
 def response_with(partitions: int, size_bytes: int, *, throttle_ms: int = 0) -> bytearray:
     """A fetch response with *size_bytes* of records for each of the first *partitions* partitions."""
+    return response_of(dict.fromkeys(range(partitions), size_bytes), throttle_ms=throttle_ms)
+
+
+def response_of(size_bytes: dict[int, int], *, session_id: int = 7, throttle_ms: int = 0) -> bytearray:
+    """A fetch response with *size_bytes* of records by partition number, in this order."""
     parts = FetchResponse.FetchableTopicResponse
     return bytearray(
         FetchResponse(
             version=VERSION,
             throttle_time_ms=throttle_ms,
             error_code=0,
-            session_id=7,
+            session_id=session_id,
             responses=[
                 parts(
                     version=VERSION,
@@ -48,13 +53,13 @@ def response_with(partitions: int, size_bytes: int, *, throttle_ms: int = 0) -> 
                             log_start_offset=0,
                             aborted_transactions=None,
                             preferred_read_replica=-1,
-                            records=bytes(size_bytes),
+                            records=bytes(size),
                         )
-                        for number in range(partitions)
+                        for number, size in size_bytes.items()
                     ],
                 )
             ]
-            if partitions
+            if size_bytes
             else [],
         ).encode(version=VERSION)
     )
@@ -99,6 +104,25 @@ class ReadingPartition:
 
     def fetched(self, part, asked_offset):
         """Drops the records."""
+
+
+class SessionlessBroker(Broker):
+    """A broker without fetch sessions: it answers as many fetches, each with records of the first partitions of the request."""
+
+    def __init__(self, fetches, served, monkeypatch):
+        super().__init__(range(fetches))
+        self.served = served
+        monkeypatch.setattr(fetch, "fetch_request", self.fetch_request)
+
+    def fetch_request(self, version, request, **_):
+        self.requested = [key.partition for key, _ in request.partitions]
+        return b""
+
+    def send(self, api_key, version, parts, *, flexible):
+        if self.responses:
+            sizes = {number: 100 * (place < self.served) for place, number in enumerate(self.requested)}
+            self.responses[0] = response_of(sizes, session_id=0)
+        return super().send(api_key, version, parts, flexible=flexible)
 
 
 async def read(responses, *, after=lambda: None, response_bytes_max=lambda: None):
@@ -197,3 +221,39 @@ def test_the_last_large_response_is_released():
         await reader.close()
 
     asyncio.run(idle())
+
+
+@pytest.mark.parametrize("wakes", [False, True])
+def test_without_fetch_sessions_no_partition_starves(monkeypatch, *, wakes):
+    """The broker fills a response in the order of the request. A partition with records may be changed meanwhile."""
+    fetches, partitions, served = 25, 20, 4
+    counts = dict.fromkeys(range(partitions), 0)
+
+    class CountingPartition(ReadingPartition):
+        def __init__(self, reader, number):
+            self.reader, self.number = reader, number
+
+        def fetched(self, part, asked_offset):
+            if len(part.records):
+                counts[self.number] += 1
+                if wakes:
+                    self.reader.changed(TOPIC, self.number)
+
+    async def room(response_bytes, largest_bytes):
+        """There is always buffer space."""
+
+    async def read_all():
+        broker = SessionlessBroker(fetches, served, monkeypatch)
+        reader = BrokerReader(
+            cast("Cluster", broker), 1, read_committed=False, rack="", room=room, response_bytes_max=lambda: None,
+            after=lambda: None, on_error=lambda error: pytest.fail(str(error)),
+        )  # fmt: skip
+        for number in range(partitions):
+            reader.add(TOPIC, number, TOPIC_ID, CountingPartition(reader, number))
+        async with asyncio.timeout(300):
+            await broker.is_exhausted.wait()
+        await reader.close()
+
+    asyncio.run(read_all())
+
+    assert counts == dict.fromkeys(range(partitions), fetches * served // partitions)
