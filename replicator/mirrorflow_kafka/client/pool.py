@@ -40,6 +40,9 @@ RECONNECT_BACKOFF_MIN_S = 0.05
 RECONNECT_BACKOFF_MAX_S = 1.0
 # After this time a connection counts as stable: its loss restarts the backoff instead of extending it.
 STEADY_AFTER_S = 5.0
+# What `create_connection` raises for an address that the system refuses to look up: a host with an empty or too long label
+# (UnicodeError) or a null character (ValueError), a port beyond 65535 (OverflowError, which asyncio turns into IndexError).
+INVALID_ADDRESS = (ValueError, OverflowError, IndexError)
 
 
 class Reachability:
@@ -120,8 +123,10 @@ async def open_connection(
     return connection
 
 
-def connect_problem(error: OSError) -> str:
+def connect_problem(error: OSError | ValueError | OverflowError | IndexError) -> str:
     """Returns the system's words for a failed connection, each once, without asyncio's: `Connection refused`."""
+    if not isinstance(error, OSError):
+        return "its host name or port is not valid"
     if isinstance(error, socket.gaierror):
         return error.strerror or str(error)
     # asyncio joins the errors of several addresses of one name in a text of this form.
@@ -140,7 +145,7 @@ async def _connect(connection: Connection, host: str, port: int, security: Clien
         transport, protocol = await loop.create_connection(
             lambda: connection.frames, host, port, happy_eyeballs_delay=NEXT_ADDRESS_DELAY_S
         )
-    except OSError as error:
+    except (OSError, *INVALID_ADDRESS) as error:
         raise UnreachableError(problem=connect_problem(error), **where) from error
     if security is None or security.ssl_context is None:
         return

@@ -141,6 +141,8 @@ class RegistryClient:
             raise self._unreachable(tls_problem(error).replace("broker", "registry")) from None
         except OSError as error:
             raise self._unreachable(error.strerror or type(error).__name__) from None
+        except UnicodeError:
+            raise self._unreachable("its host name is not valid") from None
 
     async def _exchange(
         self,

@@ -108,6 +108,8 @@ async def send(request: IdentityRequest, limits: RequestLimits) -> "HttpResponse
     except OSError as error:
         problem = error.strerror or type(error).__name__
         raise TokenError(f"{shown} cannot be reached ({problem})", final=False) from None
+    except UnicodeError:
+        raise TokenError(f"{shown} cannot be reached (its host name is not valid)") from None
     try:
         async with asyncio.timeout(limits.read_timeout_s):
             return await _exchange(reader, writer, request, shown)

@@ -193,7 +193,7 @@ async def call(
             reader, writer = await asyncio.open_connection(
                 parts.hostname, port, ssl=secure, server_hostname=name
             )
-    except (TimeoutError, OSError) as error:
+    except (TimeoutError, OSError, UnicodeError) as error:
         raise _unreachable(url, str(error) or "no response") from error
     try:
         async with asyncio.timeout(timeout_s):

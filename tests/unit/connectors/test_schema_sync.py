@@ -388,10 +388,11 @@ def test_the_error_for_an_unreachable_registry_hides_the_password():
         asyncio.run(read("http://127.0.0.1:1"))
 
 
-def test_the_next_url_is_used_if_one_cannot_be_reached(source: RunningRegistry):
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "registry..svc"])
+def test_the_next_url_is_used_if_one_cannot_be_reached(source: RunningRegistry, address: str):
     register(source.model, "a", '"int"')
 
-    assert len(asyncio.run(read(f"http://127.0.0.1:1,{source.url}"))) == 1
+    assert len(asyncio.run(read(f"http://{address},{source.url}"))) == 1
 
 
 def test_a_server_that_is_not_a_schema_registry_is_refused():

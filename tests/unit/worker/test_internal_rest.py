@@ -53,6 +53,13 @@ def test_a_certificate_without_the_expected_name_is_refused(name: str):
         call_status(name)
 
 
+def test_a_host_with_an_empty_label_is_unreachable():
+    request = Request(method="GET", path="/healthz")
+
+    with pytest.raises(UnreachableError, match="label empty"):
+        asyncio.run(call("http://east..svc:8083", request, timeout_s=10))
+
+
 ALIAS_WITH_SPECIAL_CHARACTERS = "B-_~:?#[]@!$&'()*+=\"<>{}|^`618"
 FLOWS = [("A", "B"), ("A", ALIAS_WITH_SPECIAL_CHARACTERS)]
 aliases = st.text(min_size=1, max_size=12).filter(lambda text: text.strip("/"))

@@ -160,6 +160,27 @@ def test_success_is_no_error_and_unknown_codes_have_a_name() -> None:
     ]
 
 
+def test_an_invalid_bootstrap_host_does_not_hide_the_others() -> None:
+    """The host has an empty label. The cluster is reached at the second address."""
+
+    async def script(broker: Broker) -> None:
+        await broker.respond_to_api_versions()
+        request = await broker.next()
+        body = metadata_response(leader=1, epoch=1).encode(version=request.version)
+        await broker.send(request.response(bytes(body), flexible=True))
+        await broker.next()
+
+    async def main() -> None:
+        async with scripted(script) as port:
+            properties = {"bootstrap.servers": f"kafka..svc:9092,127.0.0.1:{port}"}
+            settings = ClientSettings(alias="west", client_id="test", properties=properties)
+            cluster = await Cluster.connect(settings, resolve=dict)
+            assert cluster.cluster_id == "abc"
+            await cluster.close()
+
+    asyncio.run(main())
+
+
 def test_the_error_of_an_abandoned_bootstrap_is_not_reported() -> None:
     """The call that started the bootstrap has timed out."""
 

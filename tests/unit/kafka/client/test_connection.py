@@ -562,6 +562,21 @@ def test_a_connection_error_has_the_message_of_the_operating_system(error: OSErr
     assert problem == connect_problem(error)
 
 
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [("kafka-0.kafka..svc", 9092), ("a" * 64 + ".svc", 9092), ("kafka\0", 9092), ("127.0.0.1", 70_000)],
+    ids=["empty label", "long label", "null character", "port"],
+)
+def test_an_invalid_address_is_an_unreachable_error(host: str, port: int) -> None:
+    """A broker advertises it, or the user has written it."""
+
+    async def test() -> None:
+        with pytest.raises(UnreachableError, match="its host name or port is not valid"):
+            await open_connection(host, port, client_id="tester", security=None, cluster="east")
+
+    run(test())
+
+
 def test_each_connection_has_its_own_generation() -> None:
     """Generations increase within the process."""
 

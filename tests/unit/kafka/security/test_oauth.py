@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -184,11 +185,12 @@ def test_permanent_errors_are_not_retried(response: tuple[int, object], expected
     assert SECRET not in str(raised.value) + repr(raised.value)
 
 
-def test_the_error_names_an_unreachable_endpoint():
-    """The query is not shown, because it may contain a secret."""
-    source = credentials("http://127.0.0.1:1/token?key=hidden", limits=RequestLimits(retry_total_s=0))
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "tokens..svc"])
+def test_the_error_names_an_unreachable_endpoint(address: str):
+    """The query is not shown, because it may contain a secret. A host may have an empty label."""
+    source = credentials(f"http://{address}/token?key=hidden", limits=RequestLimits(retry_total_s=0))
 
-    with pytest.raises(TokenError, match=r"http://127\.0\.0\.1:1/token cannot be reached") as raised:
+    with pytest.raises(TokenError, match=rf"http://{re.escape(address)}/token cannot be reached") as raised:
         asyncio.run(source.fetch())
     assert "hidden" not in str(raised.value)
 
