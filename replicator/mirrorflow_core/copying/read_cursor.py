@@ -12,7 +12,7 @@ from mirrorflow_core.copying.event_log import EventLog
 from mirrorflow_core.errors import CorruptBatchError, CorruptRecordsError
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.wire.batch import Batch, header_of
-from mirrorflow_core.wire.fetch import AbortedFilter, FetchFrom, PartitionFetchResponse
+from mirrorflow_core.wire.fetch import FETCH_BYTES_MAX, AbortedFilter, FetchFrom, PartitionFetchResponse
 from mirrorflow_core.writer.stream import Stream
 
 RESPONSE_BYTES_MIN: Final = 1 << 20  # as Java's max.partition.fetch.bytes
@@ -137,8 +137,12 @@ class ReadCursor:
             first_bytes = packer.first_size_bytes(response.records)
             if log.events is not None:
                 log.events.append(("cut_off", first_bytes))
-            self._request_bytes_min = max(first_bytes, 2 * self._request_bytes_min)
+            # A damaged length may be of any size.
+            self._request_bytes_min = min(max(first_bytes, 2 * self._request_bytes_min), FETCH_BYTES_MAX)
             return 0
+        if self._request_bytes_min:
+            # Batches of this size are still expected; a larger length was a damaged one, or of an exception.
+            self._request_bytes_min = max(batch.size_bytes for batch in batches)
         if log.events is not None:
             log.add_headers([header_of(batch) for batch in batches])
         if self._read_committed:

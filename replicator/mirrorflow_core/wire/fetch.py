@@ -40,6 +40,7 @@ _ABORTED = struct.Struct(">qq")
 FULL = 0  # epoch of a request that opens a session
 NO_SESSION = -1  # epoch of a request outside of any session
 _EPOCH_MAX = 0x7FFFFFFF
+FETCH_BYTES_MAX = 0x7FFFFFFF  # of a partition: `partition_max_bytes` has 32 bits
 
 
 class AbortedFilter:

@@ -13,7 +13,7 @@ from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire import error_codes
 from mirrorflow_core.wire.batch import Batch, first_size_bytes, split
-from mirrorflow_core.wire.fetch import AbortedFilter, PartitionFetchResponse
+from mirrorflow_core.wire.fetch import FETCH_BYTES_MAX, AbortedFilter, PartitionFetchResponse
 from mirrorflow_kafka.admin.log_reader import read_through_elections
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_seed.errors import SeedError
@@ -87,7 +87,8 @@ class OffsetRangeReader:
         batches = split(fetched.records)
         if not batches and len(fetched.records):
             # The batch is larger than the response: old brokers do not return the first batch whole.
-            self._response_bytes = max(self._response_bytes, first_size_bytes(fetched.records))
+            first_bytes = min(first_size_bytes(fetched.records), FETCH_BYTES_MAX)
+            self._response_bytes = max(self._response_bytes, first_bytes)
         self._advance(batches)
         if self._reads_ahead:
             self.start()
