@@ -29,6 +29,7 @@ from mirrorflow_core.wire.fetch import (
     FetchSession,
     PartitionFetchResponse,
 )
+from mirrorflow_kafka.client.background_tasks import report_failure
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import Connection
@@ -122,6 +123,7 @@ class BrokerReader:
         self.changed(topic, partition)
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name=f"read-{self._cluster.alias}-{self.node_id}")
+            self._task.add_done_callback(report_failure)
 
     def remove(self, topic: str, partition: int) -> None:
         """Stops reading a partition from this broker."""

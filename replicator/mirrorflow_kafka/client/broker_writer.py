@@ -23,6 +23,7 @@ from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.send_window import SendWindow
 from mirrorflow_core.wire import produce
 from mirrorflow_core.wire.produce import Buffer
+from mirrorflow_kafka.client.background_tasks import report_failure
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import Connection
@@ -110,6 +111,7 @@ class ProduceConnection:
         self._task = asyncio.create_task(
             self._keep_connected(), name=f"write-{cluster.alias}-{node_id}-{index}"
         )
+        self._task.add_done_callback(report_failure)
 
     @property
     def is_connected(self) -> bool:

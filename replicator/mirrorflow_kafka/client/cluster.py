@@ -24,6 +24,7 @@ from mirrorflow_core.java.cloud_logins import is_aws_iam
 from mirrorflow_core.reports import SideReport
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_core.wire import error_codes
+from mirrorflow_kafka.client.background_tasks import report_failure
 from mirrorflow_kafka.client.connection import Connection
 from mirrorflow_kafka.client.metadata import EMPTY, Metadata, merged
 from mirrorflow_kafka.client.pool import (
@@ -119,6 +120,7 @@ class Cluster:
                 cluster._following = asyncio.create_task(
                     cluster._rotation.run(), name=f"secrets-{cluster.alias}"
                 )
+                cluster._following.add_done_callback(report_failure)
         except TimeoutError:
             await cluster.close()
             problem = f"no response within {timeout_s:g} s"

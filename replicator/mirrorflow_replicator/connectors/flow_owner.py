@@ -42,6 +42,7 @@ from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.flow_lock import Fenced
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transactional_ids import WriterIds
+from mirrorflow_kafka.client.background_tasks import report_failure
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.fencing import why_unfenced
@@ -354,6 +355,7 @@ class FlowOwner:
     def _keep_renewing(self) -> None:
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.create_task(self._renew_for_ever(), name=f"own-{self._settings.name}")
+            self._renewing.add_done_callback(report_failure)
 
     async def _renew_for_ever(self) -> None:
         """Renews the claim, also while tasks are started; takes the flow again when its next owner has left."""

@@ -17,6 +17,7 @@ from mirrorflow_core.copying.partition import PartitionCopier
 from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition, TaskReport
+from mirrorflow_kafka.client.background_tasks import report_failure
 from mirrorflow_kafka.client.cluster import Cluster, connect_both
 from mirrorflow_kafka.stores.position_store import position_store
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
@@ -75,7 +76,8 @@ class TaskProcess:
     async def serve(self, stream: asyncio.StreamReader) -> None:
         """Carries out messages until a stop arrives or the worker is gone."""
         warm = asyncio.create_task(self._connect())
-        reporting = asyncio.create_task(self._report())
+        reporting = asyncio.create_task(self._report(), name="report")
+        reporting.add_done_callback(report_failure)
         receiving = asyncio.create_task(self._receive(stream))
         serving = asyncio.create_task(self._carry_out(warm))
         try:

@@ -4,7 +4,7 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -125,11 +125,12 @@ class SessionlessBroker(Broker):
         return super().send(api_key, version, parts, flexible=flexible)
 
 
+async def room(response_bytes, largest_bytes):
+    """Returns room for any response."""
+
+
 async def read(responses, *, after=lambda: None, response_bytes_max=lambda: None):
     """Has a reader receive all of *responses*."""
-
-    async def room(response_bytes, largest_bytes):
-        """Returns room for any response."""
 
     broker = Broker(responses)
     reader = BrokerReader(
@@ -239,9 +240,6 @@ def test_without_fetch_sessions_no_partition_starves(monkeypatch, *, wakes):
                 if wakes:
                     self.reader.changed(TOPIC, self.number)
 
-    async def room(response_bytes, largest_bytes):
-        """There is always buffer space."""
-
     async def read_all():
         broker = SessionlessBroker(fetches, served, monkeypatch)
         reader = BrokerReader(
@@ -257,3 +255,26 @@ def test_without_fetch_sessions_no_partition_starves(monkeypatch, *, wakes):
     asyncio.run(read_all())
 
     assert counts == dict.fromkeys(range(partitions), fetches * served // partitions)
+
+
+def test_an_unexpected_error_of_a_reader_is_reported():
+    """The handler of a task process ends it.."""
+
+    def after():
+        raise AssertionError("a bug")
+
+    async def read_one():
+        contexts: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: contexts.put_nowait(context))
+        reader = BrokerReader(
+            cast("Cluster", Broker([])), 1, read_committed=False, rack="", room=room, response_bytes_max=lambda: None, after=after,
+            on_error=lambda error: pytest.fail(str(error)),
+        )  # fmt: skip
+        reader.add(TOPIC, 0, TOPIC_ID, ReadingPartition())
+        async with asyncio.timeout(300):
+            return await contexts.get()
+
+    context = asyncio.run(read_one())
+
+    assert str(context["exception"]) == "a bug"
+    assert context["message"] == "the task read-east-1 failed"

@@ -200,3 +200,26 @@ def test_a_full_socket_leaves_batches_in_the_queue(
     asyncio.run(test())
 
     assert all(body.endswith(LARGE_BATCH) for body in received)
+
+
+def test_an_unexpected_error_of_a_connection_is_reported() -> None:
+    """The handler of a task process ends it.."""
+
+    class FailingCluster:
+        alias = "west"
+
+        async def connection(self, *_: Any, **__: Any) -> Any:
+            raise AssertionError("a bug")
+
+    async def write() -> dict[str, Any]:
+        contexts: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: contexts.put_nowait(context))
+        cluster: Any = FailingCluster()
+        writer = ProduceConnection(cluster, 1, 0, awake=lambda: None, on_error=print)
+        writer.add(SendingPartition(writer))
+        async with asyncio.timeout(300):
+            return await contexts.get()
+
+    context = asyncio.run(write())
+
+    assert (str(context["exception"]), context["message"]) == ("a bug", "the task write-west-1-0 failed")
