@@ -168,7 +168,10 @@ def produce_request(
 
 
 def parse_produce_response(body: memoryview) -> tuple[dict[tuple[str, int], PartitionProduceResponse], int]:
-    """Returns the responses by topic and partition, and the broker's throttle time in milliseconds."""
+    """Returns the responses by topic and partition, and the broker's throttle time in milliseconds.
+
+    Raises struct.error, IndexError or ValueError where *body* is cut short.
+    """
     responses: dict[tuple[str, int], PartitionProduceResponse] = {}
     topics, index = _COUNT.unpack_from(body)[0], 4
     for _ in range(topics):

@@ -10,6 +10,7 @@ Appends are for offsets, decisions and tests. Copied batches use `client.broker_
 import asyncio
 import contextlib
 import math
+import struct
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -471,7 +472,10 @@ async def append(
             by_topic.setdefault(key.topic, []).append((key.partition, batches[key]))
         parts = wire.produce_request(by_topic, timeout_ms=timeout_ms, transactional_id=transactional_id)
         body = await connection.send(wire.API_KEY, wire.VERSION, parts, flexible=False)
-        responses, throttle_ms = wire.parse_produce_response(body)
+        try:
+            responses, throttle_ms = wire.parse_produce_response(body)
+        except (struct.error, IndexError, ValueError) as error:
+            raise connection.unreadable("Produce") from error
         connection.throttled(throttle_ms)
         return {
             TopicPartition(*key): Appended(response.error, response.base_offset)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from kafka.protocol.metadata import MetadataRequest
 
-from mirrorflow_core.errors import ConnectionLostError, MirrorFlowError
+from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.wire import fetch
 from mirrorflow_core.wire.error_codes import (
     FETCH_SESSION_ID_NOT_FOUND,
@@ -229,12 +229,7 @@ class BrokerReader:
         try:
             return fetch.parse_fetch_response(self._version, body)
         except (struct.error, IndexError) as error:
-            connection.close()
-            raise ConnectionLostError(
-                cluster=self._cluster.alias,
-                address=connection.address,
-                problem="its response to Fetch cannot be read",
-            ) from error
+            raise connection.unreadable("Fetch") from error
 
     def _note_error(self, code: int) -> None:
         if code not in SESSION_ERRORS:

@@ -13,6 +13,7 @@ by `acknowledged`, `refused` or `lost`. `connected` is called before anything is
 
 import asyncio
 import math
+import struct
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -249,7 +250,11 @@ class ProduceConnection:
         self._awake()
         self._in_flight_bytes -= size_bytes
         self._in_flight -= 1
-        responses, throttle_ms = produce.parse_produce_response(body)
+        try:
+            responses, throttle_ms = produce.parse_produce_response(body)
+        except (struct.error, IndexError, ValueError):
+            self._end_unreadable(sent)
+            return
         if throttle_ms:
             self.throttle_ms += throttle_ms
             self.held_until_s = time.monotonic() + throttle_ms / 1000
@@ -266,6 +271,13 @@ class ProduceConnection:
             else:
                 partition.acknowledged(base_offset, append_time_ms)
         self.pump()
+
+    def _end_unreadable(self, sent: list[WrittenPartition]) -> None:
+        """Loses the batches of *sent*, whose response cannot be read, and all in flight after them."""
+        for partition in sent:
+            partition.lost()
+        if self._connection is not None:
+            self._on_error(self._connection.unreadable("Produce"))
 
 
 class _Request:

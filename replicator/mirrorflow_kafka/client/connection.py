@@ -270,7 +270,12 @@ class Connection:
             return
         start = _CORRELATION.size
         if has_tags:
-            start = start + 1 if frame[start] == 0 else _after_tags(frame, start)
+            try:
+                start = start + 1 if frame[start] == 0 else _after_tags(frame, start)
+            except (struct.error, IndexError):
+                self._pending.appendleft(_Pending(response, expected, has_tags, 0.0))
+                self._end("the header of its response cannot be read")
+                return
         response.set_result(frame[start:])
 
     def _check_oldest(self) -> None:
@@ -331,9 +336,13 @@ class Connection:
         try:
             return response_class.decode(view)
         except (struct.error, IndexError, ValueError) as error:
-            problem = f"its response to {request.name} version {version} cannot be read"
-            self._end(problem)
-            raise self._lost_error(problem) from error
+            raise self.unreadable(f"{request.name} version {version}") from error
+
+    def unreadable(self, request: str) -> ConnectionLostError:
+        """Ends the connection, whose response to *request* cannot be read; returns the error to raise or to report."""
+        problem = f"its response to {request} cannot be read"
+        self._end(problem)
+        return self._lost_error(problem)
 
     @property
     def is_full(self) -> bool:

@@ -5,7 +5,7 @@ numbered.
 import asyncio
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import create_autospec
+from unittest.mock import AsyncMock, create_autospec
 
 import pytest
 
@@ -18,6 +18,8 @@ from mirrorflow_kafka.admin import admin, log_requests
 from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.metadata import Metadata, PartitionMetadata, TopicMetadata
+from mirrorflow_kafka.client.pool import open_connection
+from tests.unit.kafka.scripted import Broker, scripted
 
 UNRESPONSIVE, RESPONSIVE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 END = 7
@@ -161,3 +163,21 @@ def test_no_record_is_sent_if_one_of_them_is_too_large(monkeypatch: pytest.Monke
         log.append([record(), record(2_000)])
 
     assert (1, []) == (refused.value.index, log.batches)
+
+
+def test_a_produce_response_that_is_cut_short_leaves_open_whether_the_batch_was_appended():
+    async def script(broker: Broker) -> None:
+        await broker.respond_to_api_versions()
+        await broker.send((await broker.next()).response(b"\0\0\0\1"))
+        await broker.next()
+
+    async def main() -> dict[TopicPartition, int]:
+        async with scripted(script) as port:
+            connection = await open_connection(
+                "127.0.0.1", port, client_id="tester", security=None, cluster="west"
+            )
+            cluster: Any = Leaders()
+            cluster.connection = AsyncMock(return_value=connection)
+            return dict(await log_requests.produce(cluster, {RESPONSIVE: b"batch"}, timeout_ms=1_000))
+
+    assert asyncio.run(main()) == {RESPONSIVE: NETWORK_EXCEPTION}

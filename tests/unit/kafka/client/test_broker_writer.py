@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kafka.protocol.metadata import MetadataResponse
 
+from mirrorflow_core.errors import ConnectionLostError, MirrorFlowError
 from mirrorflow_core.send_window import SendWindow
 from mirrorflow_kafka.client import broker_writer
 from mirrorflow_kafka.client.broker_writer import IN_FLIGHT_BYTES_MAX, ProduceConnection
@@ -223,3 +224,56 @@ def test_an_unexpected_error_of_a_connection_is_reported() -> None:
     context = asyncio.run(write())
 
     assert (str(context["exception"]), context["message"]) == ("a bug", "the task write-west-1-0 failed")
+
+
+WHOLE = response_of({"orders": {2: (0, 17, -1, [], None)}}, 0)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 2, 4, 7, 14, 20, len(WHOLE) - 1])
+def test_a_response_that_is_cut_short_loses_its_batches_and_ends_the_connection(size_bytes: int) -> None:
+    """The batches after it are lost, too: each may be in the target."""
+    errors: list[MirrorFlowError] = []
+    failures: list[Any] = []
+
+    class LosingPartition(SendingPartition):
+        losses = 0
+
+        def connected(self) -> None:
+            self.connection.pump()
+
+        def lost(self) -> None:
+            self.losses += 1
+            if self.losses == 2:
+                both_lost.set()
+
+        def acknowledged(self, base_offset: int, append_time_ms: int) -> None:
+            pytest.fail("it was acknowledged")
+
+    async def script(broker: Broker) -> None:
+        await broker.respond_to_api_versions()
+        await broker.send((await broker.next()).response(METADATA, flexible=True))
+        first, _ = await broker.next(), await broker.next()
+        await broker.send(first.response(WHOLE[:size_bytes]))
+        await broker.next()
+
+    async def test() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        async with scripted(script) as port:
+            connection = await open_connection(
+                "127.0.0.1", port, client_id="tester", security=None, cluster="west", timeout_s=5
+            )
+            cluster: Any = OneConnection(connection)
+            writer = ProduceConnection(cluster, 1, 0, awake=lambda: None, on_error=errors.append)
+            partition = LosingPartition(writer, LARGE_BATCH, 2)
+            writer.add(partition)
+            async with asyncio.timeout(20):
+                await both_lost.wait()
+                await connection.lost
+            await writer.close()
+
+    both_lost = asyncio.Event()
+    asyncio.run(test())
+
+    assert failures == []
+    assert isinstance(errors[0], ConnectionLostError)
+    assert "its response to Produce cannot be read" in str(errors[0])

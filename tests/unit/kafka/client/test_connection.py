@@ -366,6 +366,25 @@ def test_a_response_with_an_unexpected_correlation_id_closes_the_connection() ->
     run_with_broker(script, test)
 
 
+@pytest.mark.parametrize("header", [b"", b"\x01", b"\x01\x00\x05ab"], ids=["none", "no tag", "a cut tag"])
+def test_a_response_whose_header_is_cut_short_closes_the_connection(header: bytes) -> None:
+    """Its request fails, as all others do."""
+
+    async def script(broker: Broker) -> None:
+        await broker.respond_to_api_versions()
+        first, _ = await broker.next(), await broker.next()
+        await broker.send(first.response(header))
+        await broker.next()
+
+    async def test(connection: Connection) -> None:
+        responses = [connection.send(1, 12, (b"x",), flexible=True) for _ in range(2)]
+        for result in await asyncio.gather(*responses, return_exceptions=True):
+            assert isinstance(result, ConnectionLostError)
+            assert result.problem == "the header of its response cannot be read"
+
+    run_with_broker(script, test)
+
+
 @pytest.mark.parametrize("size", [-1, 3, FRAME_BYTES_MAX + 1])
 def test_an_impossible_frame_size_closes_the_connection(size: int) -> None:
     """No memory is allocated for it."""
