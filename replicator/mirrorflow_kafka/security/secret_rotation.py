@@ -91,7 +91,7 @@ class SecretRotation:
         self, alias: str, pool: ConnectionPool, security: Callable[[], ClientSecurity | None]
     ) -> None:
         # Why the current secrets are not used; None while they are.
-        self.problem: MirrorFlowError | None = None
+        self.problem: Exception | None = None
         self._alias = alias
         self._pool = pool
         self._security = security
@@ -110,7 +110,10 @@ class SecretRotation:
             await self.check()
 
     async def check(self) -> None:
-        """Replaces connections that do not use the current secrets, if brokers accept these."""
+        """Replaces connections that do not use the current secrets, if brokers accept these.
+
+        An unexpected error is a problem of these secrets, too: the next ones may be read and accepted.
+        """
         now = asyncio.get_running_loop().time
         security = None
         try:
@@ -118,7 +121,7 @@ class SecretRotation:
             if security is self._refused and now() < self._try_at:
                 return
             replaced = await self._pool.replace_all_but(security)
-        except MirrorFlowError as error:
+        except Exception as error:  # noqa: BLE001 whatever a config provider raises must not end the rotation
             self._refused, self._try_at = security, now() + REFUSED_AGAIN_S
             if self.problem is None or str(self.problem) != str(error):
                 log.warning("%s", self._sentence(error))
@@ -128,5 +131,7 @@ class SecretRotation:
         if replaced:
             log.info("Cluster %s: %d connections now use the rotated secrets", self._alias, replaced)
 
-    def _sentence(self, error: MirrorFlowError) -> str:
-        return f"Cluster {self._alias}: the rotated secrets cannot be used, and connections opened by the old ones stay: {error}"
+    def _sentence(self, error: Exception) -> str:
+        # The text of an unexpected error may contain a secret.
+        why = str(error) if isinstance(error, MirrorFlowError) else f"an unexpected {type(error).__name__}"
+        return f"Cluster {self._alias}: the rotated secrets cannot be used, and connections opened by the old ones stay: {why}"

@@ -7,6 +7,7 @@ import pytest
 
 from mirrorflow_core.errors import AuthenticationFailedError, UnreachableError
 from mirrorflow_kafka.client.pool import ConnectionPool, PoolKey
+from mirrorflow_kafka.security import secret_rotation
 from mirrorflow_kafka.security.secret_rotation import SecretRotation
 
 
@@ -34,10 +35,18 @@ class World:
         self.down: set[int] = set()
         self.attempts: list[object] = []
         self.pool = ConnectionPool(self._open, cluster="west")
-        self.rotation = SecretRotation("west", self.pool, lambda: self.security)
+        self.bugs: dict[str, Exception] = {}  # raised by the config provider, or when a connection is opened
+        self.rotation = SecretRotation("west", self.pool, self._resolved)
+
+    def _resolved(self) -> Any:
+        if "config provider" in self.bugs:
+            raise self.bugs["config provider"]
+        return self.security
 
     async def _open(self, key: PoolKey) -> Any:
         self.attempts.append(self.security)
+        if "broker" in self.bugs:
+            raise self.bugs["broker"]
         if key.node_id in self.down:
             raise UnreachableError(cluster="west", addresses="b:1", problem="refused")
         if self.security not in self.accepted:
@@ -112,3 +121,32 @@ def test_an_unreachable_broker_causes_no_warning_about_secrets() -> None:
         assert () == world.rotation.warnings
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("place", ["config provider", "broker"])
+def test_a_rotation_continues_after_an_unexpected_error(
+    place: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its text is not shown, because it may contain a secret."""
+    monkeypatch.setattr(secret_rotation, "REFUSED_AGAIN_S", 0)
+
+    async def main() -> None:
+        world = World()
+        await world.connections()
+        world.security, world.accepted = "second", {"second"}
+        world.bugs[place] = UnicodeError("the password s3cr3t")
+        await world.rotation.check()
+        await world.rotation.check()
+
+        (warning,) = world.rotation.warnings
+        assert "an unexpected UnicodeError" in warning
+        assert [warning] == [record.getMessage() for record in caplog.records]
+
+        world.bugs.clear()
+        await world.rotation.check()
+        assert () == world.rotation.warnings
+        assert ["second", "second"] == [connection.opened_by for connection in await world.connections()]
+
+    asyncio.run(main())
+
+    assert "s3cr3t" not in caplog.text
