@@ -57,7 +57,7 @@ def test_a_host_with_an_empty_label_is_unreachable():
     request = Request(method="GET", path="/healthz")
 
     with pytest.raises(UnreachableError, match="label empty"):
-        asyncio.run(call("http://east..svc:8083", request, timeout_s=10))
+        asyncio.run(call("http://east..example:8083", request, timeout_s=10))
 
 
 ALIAS_WITH_SPECIAL_CHARACTERS = "B-_~:?#[]@!$&'()*+=\"<>{}|^`618"

@@ -165,7 +165,7 @@ def test_no_record_is_sent_if_one_of_them_is_too_large(monkeypatch: pytest.Monke
     assert (1, []) == (refused.value.index, log.batches)
 
 
-def test_a_produce_response_that_is_cut_short_leaves_open_whether_the_batch_was_appended():
+def test_a_truncated_produce_response_leaves_open_whether_the_batch_was_appended():
     async def script(broker: Broker) -> None:
         await broker.respond_to_api_versions()
         await broker.send((await broker.next()).response(b"\0\0\0\1"))

@@ -107,7 +107,7 @@ class ReadingPartition:
 
 
 class SessionlessBroker(Broker):
-    """A broker without fetch sessions: it answers as many fetches, each with records of the first partitions of the request."""
+    """A broker without fetch sessions: it responds to as many fetches, each with records of the first partitions of the request."""
 
     def __init__(self, fetches, served, monkeypatch):
         super().__init__(range(fetches))

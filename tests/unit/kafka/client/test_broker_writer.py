@@ -230,7 +230,7 @@ WHOLE = response_of({"orders": {2: (0, 17, -1, [], None)}}, 0)
 
 
 @pytest.mark.parametrize("size_bytes", [0, 2, 4, 7, 14, 20, len(WHOLE) - 1])
-def test_a_response_that_is_cut_short_loses_its_batches_and_ends_the_connection(size_bytes: int) -> None:
+def test_a_truncated_response_loses_its_batches_and_ends_the_connection(size_bytes: int) -> None:
     """The batches after it are lost, too: each may be in the target."""
     errors: list[MirrorFlowError] = []
     failures: list[Any] = []

@@ -367,7 +367,7 @@ def test_a_response_with_an_unexpected_correlation_id_closes_the_connection() ->
 
 
 @pytest.mark.parametrize("header", [b"", b"\x01", b"\x01\x00\x05ab"], ids=["none", "no tag", "a cut tag"])
-def test_a_response_whose_header_is_cut_short_closes_the_connection(header: bytes) -> None:
+def test_a_truncated_header_of_a_response_closes_the_connection(header: bytes) -> None:
     """Its request fails, as all others do."""
 
     async def script(broker: Broker) -> None:
