@@ -6,6 +6,10 @@ long and fetch again; the time is added to `Cluster.throttle_ms`.
 
 `read_log` and `read_batches` read up to the high watermark, with the records of open and aborted transactions and with
 all markers. `mirrorflow_core.writer.transaction_log` decides which of those records are committed.
+
+A new leader serves offsets only up to its own high watermark, which may be below what the former leader served, until its replicas
+have fetched from it. It answers a fetch above it with no records and no error (UnifiedLog.read), and only a request for the end of the log
+with an error (KIP-207). So an empty response is the end of a range only if the range is below the offset that the response names.
 """
 
 import asyncio
@@ -27,7 +31,7 @@ from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire import error_codes, fetch
 from mirrorflow_core.wire.batch import Batch, checksum_holds, split
-from mirrorflow_core.wire.error_codes import OFFSET_OUT_OF_RANGE
+from mirrorflow_core.wire.error_codes import OFFSET_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE
 from mirrorflow_core.wire.fetch import (
     NO_SESSION,
     AbortedFilter,
@@ -62,11 +66,14 @@ BACKOFF_MIN_S: Final = 0.1
 BACKOFF_MAX_S: Final = 1.0
 RETRY_TIMEOUT_S: Final = 60.0
 MARKER_POLL_MIN_S, MARKER_POLL_S = 0.005, 0.02  # a marker takes some milliseconds
-FORMER_LEADER_S: Final = 1.0  # a marker that takes longer may be in the log of another leader
+FORMER_LEADER_S: Final = 1.0  # what takes longer may be in the log of another leader
 BYTES_PER_OFFSET: Final = 4096  # of a fetch; the first batch is returned whole anyway
 T = TypeVar("T")
 Decode = Callable[[Record], object | None]
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 1.0
+# How long a new leader may not serve what its predecessor served: its replicas fetch within replica.fetch.wait.max.ms (0.5 s), and a
+# replica that does not is out of sync after replica.lag.time.max.ms (30 s).
+UNSERVED_MAX_S: Final = 30.0
 
 
 class ThrottledError(ClusterError):
@@ -181,11 +188,15 @@ async def batches_between(
     max_bytes: int = STRETCH_BYTES,
     leader_epoch: int = -1,
     first: PartitionFetchResponse | None = None,
+    unserved_max_s: float = UNSERVED_MAX_S,
 ) -> AsyncIterator[tuple[Batch, PartitionFetchResponse]]:
     """Yields the batches that hold offsets from *start* up to (not including) *end*, in order. *leader_epoch* is as in `read_once`.
 
-    *first*: what was fetched from *start* already.
+    *first*: what was fetched from *start* already. Offsets below *end* may hold no batch, but *end* must be one that a leader has served:
+    it waits *unserved_max_s* for that, and then raises a BrokerError with OFFSET_NOT_AVAILABLE. Raises as `read_once`.
     """
+    now = asyncio.get_running_loop().time
+    unserved_since_s, waits = now(), 0
     while start < end:
         fetched = first or await read_once(
             cluster,
@@ -205,8 +216,34 @@ async def batches_between(
             yield batch, fetched
             start = batch.next_offset
             moved = True
-        if not moved:
+        if moved:
+            waits = 0
+            continue
+        if _served_end(fetched, read_committed=read_committed) >= end:
             return
+        unserved_since_s = unserved_since_s if waits else now()
+        if now() - unserved_since_s >= unserved_max_s:
+            raise _unserved(cluster, partition, start, f", and the log has ended at {end} or beyond")
+        waits += 1
+        await asyncio.sleep(backoff_s(waits, lowest_s=RETRY_MIN_S, highest_s=RETRY_MAX_S))
+        if now() - unserved_since_s >= FORMER_LEADER_S:
+            with contextlib.suppress(UnreachableError):
+                await cluster.refresh([partition.topic])
+
+
+def _served_end(fetched: PartitionFetchResponse, *, read_committed: bool) -> int:
+    """Returns the offset after the last one that a fetch of this kind could return."""
+    return fetched.last_stable_offset if read_committed else fetched.high_watermark
+
+
+def _unserved(cluster: Cluster, partition: TopicPartition, offset: int, why: str = "") -> ClusterError:
+    return error_codes.error_for(
+        OFFSET_NOT_AVAILABLE,
+        cluster=cluster.alias,
+        request="Fetch",
+        subject=str(partition),
+        message=f"its leader serves no offset from {offset} on{why}",
+    )
 
 
 async def consumed_batches(
@@ -217,11 +254,18 @@ async def consumed_batches(
     *,
     read_committed: bool,
     max_bytes: int = STRETCH_BYTES,
+    unserved_max_s: float = UNSERVED_MAX_S,
 ) -> AsyncIterator[Batch]:
     """Yields as `batches_between` what a consumer gets: no markers and, with *read_committed*, no aborted batches."""
     aborted, last = AbortedFilter(), None
     async for batch, fetched in batches_between(
-        cluster, partition, start, end, read_committed=read_committed, max_bytes=max_bytes
+        cluster,
+        partition,
+        start,
+        end,
+        read_committed=read_committed,
+        max_bytes=max_bytes,
+        unserved_max_s=unserved_max_s,
     ):
         if read_committed and fetched is not last:
             last = fetched
@@ -449,17 +493,20 @@ async def read_batches(
 ) -> tuple[LogBatch, ...]:
     """Returns the batches with offsets in [start, end) that the log still has, without their records.
 
-    It is repeated as by `retrying`. Raises ClusterError.
+    It is repeated as by `retrying`, and waits as `batches_between` for offsets that are not served. Raises ClusterError.
     """
+    unserved_max_s = min(timeout_s, UNSERVED_MAX_S)
 
     async def read() -> tuple[LogBatch, ...]:
         try:
-            return await _collect(cluster, partition, start, end, None)
+            return await _collect(cluster, partition, start, end, None, unserved_max_s=unserved_max_s)
         except BrokerError as error:
             if error.code != OFFSET_OUT_OF_RANGE:
                 raise
         log_start = (await admin.offsets_at(cluster, [partition], EARLIEST))[partition]
-        return await _collect(cluster, partition, max(start, log_start), end, None)
+        return await _collect(
+            cluster, partition, max(start, log_start), end, None, unserved_max_s=unserved_max_s
+        )
 
     return await retrying(read, timeout_s=timeout_s)
 
@@ -469,12 +516,14 @@ async def aborted_transactions(
 ) -> dict[int, int]:
     """Returns where transactions begin that were open at *offset* and then aborted, by producer id.
 
-    A broker returns the aborted transactions that end after the fetch offset (TransactionIndex.collectAbortedTxns). Raises
-    ClusterError.
+    A broker returns the aborted transactions that end after the fetch offset (TransactionIndex.collectAbortedTxns), and none for an
+    offset that it does not serve: *offset* is below the last stable offset, and this is waited for. Raises ClusterError.
     """
 
     async def read() -> dict[int, int]:
         fetched = await read_once(cluster, partition, offset, read_committed=True, max_bytes=1)
+        if _served_end(fetched, read_committed=True) <= offset:
+            raise _unserved(cluster, partition, offset)
         return {producer_id: first for producer_id, first in fetched.aborted if first < offset}
 
     return await retrying(read, timeout_s=timeout_s)
@@ -488,6 +537,7 @@ async def _collect(
     decode: Decode | None,
     leader_epoch: int = -1,
     first: PartitionFetchResponse | None = None,
+    unserved_max_s: float = UNSERVED_MAX_S,
 ) -> tuple[LogBatch, ...]:
     max_bytes = _span_bytes(LogSpan(start, end))
     return tuple(
@@ -501,6 +551,7 @@ async def _collect(
                 max_bytes=max_bytes,
                 leader_epoch=leader_epoch,
                 first=first,
+                unserved_max_s=unserved_max_s,
             )
         ]
     )

@@ -11,11 +11,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.errors import BrokerError, ClusterError
 from mirrorflow_core.offsets.group_commits import GROUP_OFFSETS_TOPIC, GroupCommit, PartitionCommits
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.error_codes import (
     NETWORK_EXCEPTION,
+    OFFSET_NOT_AVAILABLE,
     UNKNOWN_TOPIC_OR_PARTITION,
     is_metadata_stale,
     is_retriable,
@@ -217,8 +218,14 @@ class GroupCommitLog:
         return [TopicPartition(GROUP_OFFSETS_TOPIC, number) for number in sorted(topic.partitions)]
 
     async def _read(self, partition: TopicPartition, end: int) -> list[GroupCommit]:
+        """Reads up to *end*; the next call reads what a new leader does not serve yet. The other partitions do not wait for it."""
         commits: list[GroupCommit] = []
-        async for batch, _ in batches_between(self._cluster, partition, self._next[partition], end):
-            commits += self._commits[partition].take(batch)
-            self._next[partition] = batch.next_offset
+        batches = batches_between(self._cluster, partition, self._next[partition], end, unserved_max_s=0.0)
+        try:
+            async for batch, _ in batches:
+                commits += self._commits[partition].take(batch)
+                self._next[partition] = batch.next_offset
+        except BrokerError as error:
+            if error.code != OFFSET_NOT_AVAILABLE:
+                raise
         return commits

@@ -323,7 +323,10 @@ class HeartbeatMonitor:
 async def _newest(cluster: Cluster, partition: TopicPartition, start: int, end: int) -> int | None:
     """Returns the latest timestamp of the heartbeats between two offsets; None if there are none."""
     newest: int | None = None
-    async for batch, _ in batches_between(cluster, partition, start, end, max_bytes=LOOK_BACK_BYTES):
+    batches = batches_between(
+        cluster, partition, start, end, max_bytes=LOOK_BACK_BYTES, unserved_max_s=MONITOR_INTERVAL_S
+    )
+    async for batch, _ in batches:
         if batch.is_control:
             continue
         for record in decode_records(batch):

@@ -163,5 +163,6 @@ class PartitionResumer:
     async def _has_log_append_time(self, copier: PartitionCopier) -> bool:
         assert copier.repeat is not None
         offset = copier.repeat.base_offset
-        batches = batches_between(self._target, copier.target, offset, offset + 1)
+        # A response of False would be wrong for a batch that a new leader does not serve yet: it is examined again.
+        batches = batches_between(self._target, copier.target, offset, offset + 1, unserved_max_s=0.0)
         return any([batch.is_log_append_time async for batch, _ in batches])

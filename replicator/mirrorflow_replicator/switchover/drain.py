@@ -2,15 +2,18 @@
 
 A switchover waits until each partition is copied up to its sealed end. A status is not asked: it can be older than a takeover, and
 the position that is stored can be some seconds old. What was written since is counted in the log of the copy.
-Guarantee: no offset is higher than what consumers of the target can read. A position that is stored meanwhile can make it lower.
+Guarantee: no offset is higher than what consumers of the target can read. A position that is stored meanwhile can make it lower, and
+so does an end that the source does not serve yet: that of an open transaction, of records that replicas lack, or after an election.
 """
 
 import asyncio
 from collections.abc import Mapping
 from typing import Final
 
+from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.wire.error_codes import OFFSET_NOT_AVAILABLE
 from mirrorflow_core.wire.records import decode
 from mirrorflow_core.writer.broker_requests import Unavailable, gather, until_unavailable
 from mirrorflow_core.writer.end_lookup import next_uncopied_offset
@@ -56,21 +59,36 @@ async def copied_offsets(
 
     async def is_copied(key: TopicPartition, end: int) -> bool:
         async with limit:
-            return not await _has_records(settings, source, key, copied[key], end)
+            return not await _may_have_records(settings, source, key, copied[key], end)
 
     open_ends = {key: end for key, end in ends.items() if copied[key] < end}
     results = await asyncio.gather(*(is_copied(key, end) for key, end in open_ends.items()))
     return copied | {key: open_ends[key] for key, done in zip(open_ends, results, strict=True) if done}
 
 
-async def _has_records(
+async def _may_have_records(
     settings: SourceSettings, source: Cluster, partition: TopicPartition, start: int, end: int
 ) -> bool:
-    """Returns whether the flow has a record to copy in [*start*, *end*)."""
-    async for batch in consumed_batches(
-        source, partition, start, end, read_committed=settings.read_committed, max_bytes=READ_BYTES
-    ):
-        # Compaction can leave the offsets of a batch without its last records, or without any.
-        if any(start <= record.offset < end for record in decode(batch)):
-            return True
+    """Returns whether the flow has a record to copy in [*start*, *end*), or some of these offsets are not served yet.
+
+    The caller looks again soon, so nothing is waited for here.
+    """
+    batches = consumed_batches(
+        source,
+        partition,
+        start,
+        end,
+        read_committed=settings.read_committed,
+        max_bytes=READ_BYTES,
+        unserved_max_s=0.0,
+    )
+    try:
+        async for batch in batches:
+            # Compaction can leave the offsets of a batch without its last records, or without any.
+            if any(start <= record.offset < end for record in decode(batch)):
+                return True
+    except BrokerError as error:
+        if error.code != OFFSET_NOT_AVAILABLE:
+            raise
+        return True
     return False

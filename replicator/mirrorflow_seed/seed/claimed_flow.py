@@ -214,7 +214,7 @@ class ClaimedFlow:
         unknown = [partition for partition in arrangement.partitions if partition not in self.copied]
         copies = [TopicPartition(names[partition.topic], partition.partition) for partition in unknown]
         starts = await admin.offsets_at(self.target, copies, EARLIEST)
-        ends = await admin.offsets_at(self.target, copies, LATEST)
+        ends = await admin.offsets_at(self.target, copies, LATEST, read_committed=True)
         foreign: set[str] = set()
         for copy in copies:
             if copy.topic not in foreign and await self._has_records(copy, starts[copy], ends[copy]):

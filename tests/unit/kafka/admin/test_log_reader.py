@@ -14,6 +14,9 @@ from mirrorflow_kafka.admin import log_reader
 from mirrorflow_kafka.admin.log_reader import (
     LogSpan,
     ThrottledError,
+    aborted_transactions,
+    batches_between,
+    read_batches,
     read_log,
     read_once,
     read_starts,
@@ -23,11 +26,18 @@ from tests.unit.core.wire.messages import FetchResponse
 
 ORDERS = TopicPartition("orders", 3)
 VERSION = 12
-NOT_LEADER, OUT_OF_RANGE = 6, 1
+NOT_LEADER, OUT_OF_RANGE, OFFSET_NOT_AVAILABLE = 6, 1, 78
 
 
 def fetch_response(
-    *, throttle_ms: int = 0, error: int = 0, is_empty: bool = False, records: bytes = b""
+    *,
+    throttle_ms: int = 0,
+    error: int = 0,
+    is_empty: bool = False,
+    records: bytes = b"",
+    high_watermark: int = 40,
+    last_stable: int | None = None,
+    aborted: tuple[tuple[int, int], ...] = (),
 ) -> bytearray:
     """Returns a response for `ORDERS`. A throttled or *is_empty* response has no partition."""
     topic = FetchResponse.FetchableTopicResponse
@@ -35,10 +45,13 @@ def fetch_response(
         version=VERSION,
         partition_index=ORDERS.partition,
         error_code=error,
-        high_watermark=40,
-        last_stable_offset=40,
+        high_watermark=high_watermark,
+        last_stable_offset=high_watermark if last_stable is None else last_stable,
         log_start_offset=0,
-        aborted_transactions=None,
+        aborted_transactions=[
+            topic.PartitionData.AbortedTransaction(version=VERSION, producer_id=id_, first_offset=first)
+            for id_, first in aborted
+        ],
         preferred_read_replica=-1,
         records=records,
     )
@@ -92,9 +105,19 @@ def read_with_retries(cluster: Any) -> PartitionFetchResponse:
     return asyncio.run(read_through_elections(cluster, ORDERS, 5))
 
 
-def batch_of_two_records() -> bytes:
+def batch_of_two_records(offset: int = 0) -> bytes:
     [(data, _)] = encode_split([Record(0, 9, b"k", b"v")] * 2, max_bytes=1 << 20, codec=0)
+    data[:8] = offset.to_bytes(8)
     return bytes(data)
+
+
+def offsets_between(cluster: Any, start: int, end: int, **more: Any) -> list[int]:
+    """Returns the first offsets of the batches that `batches_between` yields."""
+
+    async def read_all() -> list[int]:
+        return [batch.base_offset async for batch, _ in batches_between(cluster, ORDERS, start, end, **more)]
+
+    return asyncio.run(read_all())
 
 
 def test_the_starts_of_several_logs_are_fetched_with_one_request() -> None:
@@ -128,6 +151,8 @@ def test_a_start_that_did_not_arrive_is_absent(response: bytearray) -> None:
 def _no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "BACKOFF_MIN_S", 0.0)
     monkeypatch.setattr(log_reader, "BACKOFF_MAX_S", 0.0)
+    monkeypatch.setattr(log_reader, "RETRY_MIN_S", 0.0)
+    monkeypatch.setattr(log_reader, "RETRY_MAX_S", 0.0)
 
 
 def test_a_throttled_read_waits_and_counts_the_throttle_time() -> None:
@@ -187,3 +212,73 @@ def test_a_job_does_not_retry_a_permanent_error() -> None:
     with pytest.raises(BrokerError) as raised:
         read_with_retries(cluster)
     assert (OUT_OF_RANGE, 1) == (raised.value.code, len(cluster.responses))
+
+
+def test_a_range_is_read_to_its_end_from_a_new_leader_that_does_not_serve_it_yet() -> None:
+    """A new leader learns the high watermark from its replicas: until then it answers a fetch above its own one with nothing."""
+    cluster = FakeCluster(
+        fetch_response(records=batch_of_two_records(36), high_watermark=38),
+        fetch_response(high_watermark=38),
+        fetch_response(high_watermark=38),
+        fetch_response(records=batch_of_two_records(38)),
+    )
+
+    assert [36, 38] == offsets_between(cluster, 36, 40)
+
+
+def test_a_leader_that_does_not_serve_a_range_for_long_may_be_a_former_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_reader, "FORMER_LEADER_S", 0.0)
+    cluster = FakeCluster(fetch_response(high_watermark=38), fetch_response(records=batch_of_two_records(38)))
+
+    assert [38] == offsets_between(cluster, 38, 40)
+    assert 1 == cluster.refreshed
+
+
+def test_a_range_of_committed_records_is_read_up_to_its_end() -> None:
+    cluster = FakeCluster(fetch_response(last_stable=38), fetch_response(records=batch_of_two_records(38)))
+
+    assert [38] == offsets_between(cluster, 38, 40, read_committed=True)
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_range_whose_last_offsets_hold_nothing_ends(*, is_committed: bool) -> None:
+    """Compaction can leave offsets without a batch before the end of a log."""
+    cluster = FakeCluster(
+        fetch_response(records=batch_of_two_records(36)),
+        fetch_response(last_stable=40 if is_committed else 36),
+    )
+
+    assert [36] == offsets_between(cluster, 36, 40, read_committed=is_committed)
+
+
+def test_a_range_that_stays_unserved_is_a_retriable_error() -> None:
+    cluster = FakeCluster(*[fetch_response(high_watermark=38)] * 10_000)
+
+    with pytest.raises(
+        BrokerError, match=r"orders-3 .*serves no offset from 38 on, and the log.* 40"
+    ) as raised:
+        offsets_between(cluster, 38, 40, unserved_max_s=0.01)
+    assert (OFFSET_NOT_AVAILABLE, True) == (raised.value.code, raised.value.retriable)
+    assert cluster.responses
+
+
+def test_batches_of_a_range_that_stays_unserved_are_not_returned() -> None:
+    cluster: Any = FakeCluster(
+        fetch_response(records=batch_of_two_records(36), high_watermark=38),
+        *[fetch_response(high_watermark=38)] * 10_000,
+    )
+
+    with pytest.raises(BrokerError, match="OFFSET_NOT_AVAILABLE"):
+        asyncio.run(read_batches(cluster, ORDERS, 36, 40, timeout_s=0.01))
+
+
+def test_aborted_transactions_are_listed_when_their_offset_is_served() -> None:
+    """A broker lists none for an offset that it does not serve."""
+    cluster: Any = FakeCluster(
+        fetch_response(last_stable=38),
+        fetch_response(aborted=((7, 20), (8, 39)), records=batch_of_two_records(38)),
+    )
+
+    assert {7: 20} == asyncio.run(aborted_transactions(cluster, ORDERS, 38))

@@ -15,7 +15,8 @@ from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.offsets.group_commits import GROUP_OFFSETS_TOPIC, GroupCommit
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.error_codes import LEADER_NOT_AVAILABLE, NETWORK_EXCEPTION, raise_for
-from mirrorflow_kafka.admin import admin
+from mirrorflow_core.wire.fetch import FetchKey, PartitionFetchResponse
+from mirrorflow_kafka.admin import admin, log_reader
 from mirrorflow_kafka.admin.log_requests import ListedOffset
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores import group_commit_log as module
@@ -275,3 +276,31 @@ def test_a_log_without_any_leader_cannot_be_followed(monkeypatch: pytest.MonkeyP
 
     with pytest.raises(ClusterError):
         asyncio.run(log.follow().open())
+
+
+def test_offsets_that_a_new_leader_does_not_serve_yet_are_read_by_a_later_call(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The other partitions do not wait for them."""
+    read = GroupCommitLog._read
+    log = Log(monkeypatch, end=5, stable=5, partitions=2)
+    commits, asked = log.follow(), list[int]()
+
+    async def read_once(
+        _: object, partition: TopicPartition, offset: int, **__: object
+    ) -> PartitionFetchResponse:
+        asked.append(offset)
+        key = FetchKey(GROUP_OFFSETS_TOPIC.encode(), partition.partition)
+        return PartitionFetchResponse(key, 0, 5, 5, 0, (), -1, memoryview(bytearray()))
+
+    async def scenario() -> None:
+        await commits.open()
+        log.end = 7
+        monkeypatch.setattr(log_reader, "read_once", read_once)
+        monkeypatch.setattr(GroupCommitLog, "_read", read)
+        for _ in range(2):
+            assert [] == await commits.read_new()
+
+    asyncio.run(scenario())
+
+    assert [5, 5, 5, 5] == asked
