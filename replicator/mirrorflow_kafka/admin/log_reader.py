@@ -219,11 +219,11 @@ async def batches_between(
         if moved:
             waits = 0
             continue
-        if _served_end(fetched, read_committed=read_committed) >= end:
+        if served_end(fetched, read_committed=read_committed) >= end:
             return
         unserved_since_s = unserved_since_s if waits else now()
         if now() - unserved_since_s >= unserved_max_s:
-            raise _unserved(cluster, partition, start, f", and the log has ended at {end} or beyond")
+            raise unserved_error(cluster, partition, start, f", and the log has ended at {end} or beyond")
         waits += 1
         await asyncio.sleep(backoff_s(waits, lowest_s=RETRY_MIN_S, highest_s=RETRY_MAX_S))
         if now() - unserved_since_s >= FORMER_LEADER_S:
@@ -231,12 +231,13 @@ async def batches_between(
                 await cluster.refresh([partition.topic])
 
 
-def _served_end(fetched: PartitionFetchResponse, *, read_committed: bool) -> int:
+def served_end(fetched: PartitionFetchResponse, *, read_committed: bool) -> int:
     """Returns the offset after the last one that a fetch of this kind could return."""
     return fetched.last_stable_offset if read_committed else fetched.high_watermark
 
 
-def _unserved(cluster: Cluster, partition: TopicPartition, offset: int, why: str = "") -> ClusterError:
+def unserved_error(cluster: Cluster, partition: TopicPartition, offset: int, why: str = "") -> ClusterError:
+    """Returns the error of a reader of *partition*, whose leader does not serve *offset* and later ones. It is retriable."""
     return error_codes.error_for(
         OFFSET_NOT_AVAILABLE,
         cluster=cluster.alias,
@@ -522,8 +523,8 @@ async def aborted_transactions(
 
     async def read() -> dict[int, int]:
         fetched = await read_once(cluster, partition, offset, read_committed=True, max_bytes=1)
-        if _served_end(fetched, read_committed=True) <= offset:
-            raise _unserved(cluster, partition, offset)
+        if served_end(fetched, read_committed=True) <= offset:
+            raise unserved_error(cluster, partition, offset)
         return {producer_id: first for producer_id, first in fetched.aborted if first < offset}
 
     return await retrying(read, timeout_s=timeout_s)

@@ -1,8 +1,8 @@
 """Reads an offset range of one partition as consumers see it: batches in order, no markers, no aborted records.
 
 It fetches the next batches while the caller uses the last ones. It skips no record silently: it retries, within
-bounds, after leader changes, lost connections and throttling (`admin.log_reader`), and raises DeletedMeanwhileError
-for records that the log has deleted meanwhile.
+bounds, after leader changes, lost connections and throttling (`admin.log_reader`), waits for records that a new leader does
+not serve yet, and raises DeletedMeanwhileError for records that the log has deleted meanwhile.
 """
 
 import asyncio
@@ -14,7 +14,12 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire import error_codes
 from mirrorflow_core.wire.batch import Batch, first_size_bytes, split
 from mirrorflow_core.wire.fetch import FETCH_BYTES_MAX, AbortedFilter, PartitionFetchResponse
-from mirrorflow_kafka.admin.log_reader import read_through_elections
+from mirrorflow_kafka.admin.log_reader import (
+    UNSERVED_MAX_S,
+    read_through_elections,
+    served_end,
+    unserved_error,
+)
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_seed.errors import SeedError
 
@@ -23,6 +28,7 @@ RESPONSE_BYTES: Final = 4 << 20
 MAX_WAIT_MS: Final = 500
 # A slow replica may return one empty response before the end; after this many, no record is left there.
 EMPTY_RESPONSES_MAX: Final = 4
+UNSERVED_POLL_S: Final = 0.2  # a broker answers at once where it serves nothing yet
 # A broker that has just started may not know a topic yet: ask for this long before the topic counts as deleted.
 DELETED_AFTER_S: Final = 5.0
 KNOWN_DELETED_AFTER_S: Final = 0.5  # a later range of the same topic; long enough to ask once more
@@ -70,6 +76,7 @@ class OffsetRangeReader:
         self._reads_ahead = reads_ahead
         self._aborted_filter = AbortedFilter()
         self._empty = 0
+        self._unserved_s = 0.0
         self._in_flight: asyncio.Task[PartitionFetchResponse] | None = None
 
     def start(self) -> None:
@@ -89,7 +96,11 @@ class OffsetRangeReader:
             # The batch is larger than the response: old brokers do not return the first batch whole.
             first_bytes = min(first_size_bytes(fetched.records), FETCH_BYTES_MAX)
             self._response_bytes = max(self._response_bytes, first_bytes)
-        self._advance(batches)
+        if batches or served_end(fetched, read_committed=self._read_committed) >= self._end:
+            self._unserved_s = 0.0
+            self._advance(batches)
+        else:
+            await self._wait_until_served()
         if self._reads_ahead:
             self.start()
         self.bytes_read += len(fetched.records)
@@ -117,6 +128,13 @@ class OffsetRangeReader:
         self._empty += 1
         if self._empty == EMPTY_RESPONSES_MAX:
             self._next = self._end
+
+    async def _wait_until_served(self) -> None:
+        if self._unserved_s >= UNSERVED_MAX_S:
+            why = f", and the log has ended at {self._end} or beyond"
+            raise unserved_error(self._cluster, self._partition, self._next, why)
+        self._unserved_s += UNSERVED_POLL_S
+        await asyncio.sleep(UNSERVED_POLL_S)
 
     def _is_delivered(self, batch: Batch) -> bool:
         if self._read_committed:
