@@ -27,7 +27,7 @@ from mirrorflow_core.writer.broker_requests import (
 )
 from mirrorflow_core.writer.partition_start import MARKER_WAIT_MS
 from mirrorflow_core.writer.position import WriterPosition
-from mirrorflow_core.writer.transaction_log import decided_records
+from mirrorflow_core.writer.transaction_log import LogBatch, decided_records
 from mirrorflow_kafka.client.repeatable_requests import may_repeat
 from tests.model.chooser import Chooser, Seeded
 from tests.model.coordinator import Coordinator, Marker
@@ -576,27 +576,12 @@ class World:
             case requests.ReadBatches(partition, start, end):
                 return (
                     yield from self._read(
-                        partition,
-                        lambda leader: tuple(
-                            batch
-                            for batch in leader.batches
-                            if batch.last_offset >= start and batch.base_offset < end
-                        ),
+                        partition, lambda leader: self._batches(partition, leader, start, end)
                     )
                 )
             case requests.ReadAborted(partition, offset):
                 return (
-                    yield from self._read(
-                        partition,
-                        lambda leader: {
-                            aborted.producer_id: aborted.first_offset
-                            for aborted in leader.log.aborted
-                            if aborted.first_offset
-                            < offset
-                            <= aborted.last_offset
-                            < leader.log.high_watermark
-                        },
-                    )
+                    yield from self._read(partition, lambda leader: self._aborted(partition, leader, offset))
                 )
             case requests.ReadLastSequence(partition, producer_id, producer_epoch):
                 return (
@@ -674,6 +659,27 @@ class World:
     @staticmethod
     def _log_end(leader: ModelLeader) -> LogEnd:
         return LogEnd(leader.log.start, leader.last_stable_offset, leader.log.high_watermark, leader.epoch)
+
+    @staticmethod
+    def _batches(
+        partition: TopicPartition, leader: ModelLeader, start: int, end: int
+    ) -> tuple[LogBatch, ...] | Unavailable:
+        """A log that was cut off since its end was read does not serve the range."""
+        if end > leader.log.high_watermark:
+            return Unavailable(MirrorFlowError(f"{partition} does not serve {end - 1}"))
+        return tuple(
+            batch for batch in leader.batches if batch.last_offset >= start and batch.base_offset < end
+        )
+
+    @staticmethod
+    def _aborted(partition: TopicPartition, leader: ModelLeader, offset: int) -> dict[int, int] | Unavailable:
+        if offset >= leader.last_stable_offset:
+            return Unavailable(MirrorFlowError(f"{partition} does not serve {offset}"))
+        return {
+            aborted.producer_id: aborted.first_offset
+            for aborted in leader.log.aborted
+            if aborted.first_offset < offset <= aborted.last_offset < leader.log.high_watermark
+        }
 
     @staticmethod
     def _epoch_end(leader: ModelLeader, epoch: int) -> requests.LeaderEpochEnd:
