@@ -1,0 +1,66 @@
+"""A seed is refused where a copy has records of others. An open transaction in a copy does not count, and is not waited for."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.fetch import FetchKey, PartitionFetchResponse
+from mirrorflow_core.wire.records import Record, encode_as_logged
+from mirrorflow_kafka.admin import admin, log_reader
+from mirrorflow_kafka.admin.log_requests import LATEST
+from mirrorflow_seed.errors import ForeignRecordsError
+from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
+
+COPY = TopicPartition("orders", 0)
+END = 10
+
+
+def require_no_foreign_records(
+    monkeypatch: pytest.MonkeyPatch, *, last_stable: int, record: int | None = None
+) -> None:
+    """Checks a copy of ten offsets that has at most the *record* below *last_stable*."""
+
+    async def offsets_at(
+        _: object, partitions: list[TopicPartition], when: int, *, read_committed: bool = False
+    ) -> dict[TopicPartition, int]:
+        end = last_stable if read_committed else END
+        return dict.fromkeys(partitions, end if when == LATEST else 0)
+
+    async def read_once(_: object, __: object, offset: int, **___: object) -> PartitionFetchResponse:
+        data = bytearray()
+        if record is not None and offset <= record:
+            data = encode_as_logged([Record(record, 1, b"k", b"v")], codec=0, next_offset=record + 1)
+        key = FetchKey(b"orders", 0)
+        return PartitionFetchResponse(key, 0, END, last_stable, 0, (), -1, memoryview(data))
+
+    monkeypatch.setattr(admin, "offsets_at", offsets_at)
+    monkeypatch.setattr(log_reader, "read_once", read_once)
+    monkeypatch.setattr(log_reader, "RETRY_MIN_S", 0.0)
+    cluster = cast("Any", SimpleNamespace(alias="west"))
+    flow = ClaimedFlow(
+        settings=cast("Any", None),
+        source=cluster,
+        target=cluster,
+        hold_log=cast("Any", None),
+        group="seed",
+        owner=cast("Any", None),
+    )
+    arrangement = cast("Any", SimpleNamespace(partitions=(COPY,), names={"orders": "orders"}))
+
+    async def check() -> None:
+        async with asyncio.timeout(5):
+            await flow.require_no_foreign_records(arrangement)
+
+    asyncio.run(check())
+
+
+def test_an_open_transaction_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_no_foreign_records(monkeypatch, last_stable=4)
+
+
+def test_a_committed_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ForeignRecordsError):
+        require_no_foreign_records(monkeypatch, last_stable=4, record=3)
