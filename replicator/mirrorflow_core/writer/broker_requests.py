@@ -148,9 +148,14 @@ class ReadLastSequence(NamedTuple):
 
 
 class ReadSourceStart(NamedTuple):
-    """Read where a partition without a position starts. Response: `SourceStart`."""
+    """Read where a partition without a position starts. Response: `SourceStart`.
+
+    *from_beginning*: at its first record, whatever the configured start is. The loss policy asks so: that start is for
+    partitions that were never copied.
+    """
 
     partition: TopicPartition
+    from_beginning: bool = False
 
 
 class SourceStart(NamedTuple):

@@ -196,7 +196,7 @@ def _start_in_source(
         return PartitionStart(point)
     partition, wanted, epoch = position.topic_partition, point.next_source_offset, point.source_epoch
     if _was_recreated(position.source_topic_id, plan.topic_ids.get(position.topic, TopicIds()).source):
-        first: SourceStart = yield from ask(ReadSourceStart(partition))
+        first: SourceStart = yield from ask(ReadSourceStart(partition, from_beginning=True))
         loss = SourceLoss(wanted, first.offset, PartitionProblem.SOURCE_CREATED_AGAIN)
         unknown = replace(position, source_epoch=UNKNOWN, epochs=())
         return (yield from _apply_loss_policy(plan, partition, loss, unknown, log_end))
@@ -297,7 +297,7 @@ def _start_in_new_target(
     wanted = position.next_source_offset + lookup.copied
     point = _point(wanted, position, log_end)
     if plan.loss_policy is LossPolicy.RESTART:
-        point = _first_point((yield from ask(ReadSourceStart(partition))), log_end)
+        point = _first_point((yield from ask(ReadSourceStart(partition, from_beginning=True))), log_end)
     return PartitionStart(point, loss=SourceLoss(wanted, point.next_source_offset, problem))
 
 
@@ -318,7 +318,7 @@ def _apply_loss_policy(
         case LossPolicy.ALERT:
             return PartitionStart(_point(loss.found, position, log_end), loss=loss)
         case LossPolicy.RESTART:
-            first: SourceStart = yield from ask(ReadSourceStart(partition))
+            first: SourceStart = yield from ask(ReadSourceStart(partition, from_beginning=True))
             return PartitionStart(_first_point(first, log_end), loss=loss)
 
 

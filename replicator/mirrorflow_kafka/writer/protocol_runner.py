@@ -89,7 +89,8 @@ OffsetMap = Callable[[ReadOffsetMap], Awaitable[int | None]]
 class ProtocolRunner:
     """Answers the protocol's requests for one flow.
 
-    *start_at* returns the timestamp (ms since 1970, EARLIEST, LATEST) at which a partition without a position starts.
+    *start_at* returns the timestamp (ms since 1970, EARLIEST, LATEST) at which a partition without a position starts,
+    unless it is to start from its beginning.
     *offset_map* answers `ReadOffsetMap`; without it no target offset can be translated. *logs* shortens repeated reads of claims and
     positions.
     """
@@ -160,8 +161,8 @@ class ProtocolRunner:
         match group[0]:
             case ReadEnd():
                 return await self._log_ends(partitions)
-            case ReadSourceStart():
-                return await self._source_starts(partitions)
+            case ReadSourceStart(_, from_beginning):
+                return await self._source_starts(partitions, from_beginning=from_beginning)
             case ReadEpochEnd(_, epoch, on_target):
                 return await self._epoch_ends(partitions, epoch, on_target=on_target)
         return [await self._respond_to(group[0])]
@@ -306,11 +307,12 @@ class ProtocolRunner:
         return max(settings.get(id_, {}).get(_IDLE_KEY, _IDLE_LIMIT_MS) for id_ in ids)
 
     async def _source_starts(
-        self, partitions: Sequence[TopicPartition]
+        self, partitions: Sequence[TopicPartition], *, from_beginning: bool
     ) -> Sequence[SourceStart | Unavailable]:
         when: dict[int, set[TopicPartition]] = {LATEST: {*partitions}}
         for partition in partitions:
-            when.setdefault(self._start_at(partition), set()).add(partition)
+            start = EARLIEST if from_beginning else self._start_at(partition)
+            when.setdefault(start, set()).add(partition)
         listed = await asyncio.gather(
             *(
                 admin.list_offsets(self._source, wanted, timestamp, timeout_s=_response_timeout_s(timestamp))
@@ -397,8 +399,8 @@ def _combined(request: Request) -> Hashable | None:
     match request:
         case ReadEnd():
             return ReadEnd
-        case ReadSourceStart():
-            return ReadSourceStart
+        case ReadSourceStart(_, from_beginning):
+            return ReadSourceStart, from_beginning
         case ReadEpochEnd(_, epoch, on_target):
             return ReadEpochEnd, epoch, on_target
     return None

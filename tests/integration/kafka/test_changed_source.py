@@ -150,9 +150,13 @@ def java_position(flow: Flow, topic: str, offset: int) -> None:
 class Losses:
     """Three flows of the same topics, one for each loss policy."""
 
-    def __init__(self, east: KafkaCluster, west: KafkaCluster, folder: Path, stack: ExitStack) -> None:
+    def __init__(
+        self, east: KafkaCluster, west: KafkaCluster, folder: Path, stack: ExitStack, **connector: str
+    ) -> None:
+        """*connector*: settings of all three, with underscores for dots."""
+        lines = {key.replace("_", "."): value for key, value in connector.items()}
         self.flows = {
-            policy: Flow.new(east, west, folder, connector={"mirrorflow.source.loss.policy": policy})
+            policy: Flow.new(east, west, folder, connector={"mirrorflow.source.loss.policy": policy, **lines})
             for policy in POLICIES
         }
         self._stack = stack
@@ -363,6 +367,33 @@ def check_a_recreated_source_topic(
     assert ("SourceDataLost", True) == (status["reason"], "deleted and created again" in status["message"])
     assert before + new + more == losses.copied(topic, "alert") == losses.copied(topic, "restart")
     losses.assert_reported("SourceDataLost", topic)
+
+
+@pytest.mark.more
+def test_a_recreated_source_topic_of_a_flow_that_began_at_the_end_is_copied_from_its_beginning(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """The process that began the flow still runs. `mirrorflow.start.from` is for partitions that were never copied."""
+    topic = east.create_topic(unique_topic())
+    load(east, topic, 300)
+    with ExitStack() as stack:
+        losses = Losses(east, west, tmp_path, stack, mirrorflow_start_from="latest")
+        losses.start(topic)
+        for replicator in losses.running.values():
+            replicator.wait_for_phase("copying", topic)
+        load(east, topic, 200, first=300)
+        before = contents(records(east, topic))[300:]
+        for policy in POLICIES:
+            losses.wait_for_end(topic, policy, before)
+        east.delete_topic(topic)
+        east.create_topic(topic)
+        load(east, topic, 400, first=10_000)
+        new = contents(records(east, topic))
+        losses.running["fail"].wait_for_phase("stopped", topic)
+        losses.wait_until_copied(topic)
+
+        assert before + new == losses.copied(topic, "alert") == losses.copied(topic, "restart")
+        losses.assert_reported("SourceDataLost", topic)
 
 
 def test_a_recreated_target_topic_follows_the_loss_policy(

@@ -42,6 +42,7 @@ from mirrorflow_core.writer.broker_requests import (
 from mirrorflow_core.writer.claim import ABANDONED_MS, Claim
 from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, SessionStart, SourceLoss, TopicIds
 from mirrorflow_core.writer.ownership import Ownership, recover_task, take_flow
+from mirrorflow_core.writer.partition_start import start_of_partition
 from mirrorflow_core.writer.position import WriterPosition, obeyed_position
 from mirrorflow_core.writer.takeover import start_unfenced
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker
@@ -52,6 +53,7 @@ T = TypeVar("T")
 
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 0)
 SOURCE_START, SOURCE_EPOCH, TARGET_END = 5, 4, 50
+CONFIGURED_START = 6  # of partitions that were never copied
 PRODUCER = Producer("", 99, 0)
 UNFENCED_REASON = "an ACL is missing"
 IDLE_LIMIT_MS = 600_000  # connections.max.idle.ms
@@ -131,8 +133,8 @@ class Brokers:
                 return None
             case ReadLastSequence():
                 return self.last_sequence
-            case ReadSourceStart():
-                return SourceStart(SOURCE_START, SOURCE_EPOCH)
+            case ReadSourceStart(_, from_beginning):
+                return SourceStart(SOURCE_START if from_beginning else CONFIGURED_START, SOURCE_EPOCH)
             case ReadEpochEnd():
                 ends = self.target_ends if request.on_target else self.source_ends
                 epoch = max((known for known in ends if known <= request.epoch), default=-1)
@@ -378,10 +380,10 @@ def test_the_first_stored_position_has_the_epoch_of_the_first_record():
     brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
 
     (position,) = [position for transaction in brokers.transactions for position in transaction.positions]
-    assert position.next_source_offset == SOURCE_START
+    assert position.next_source_offset == CONFIGURED_START
     assert (position.source_epoch, position.epochs) == (
         SOURCE_EPOCH,
-        (EpochStart(SOURCE_EPOCH, SOURCE_START),),
+        (EpochStart(SOURCE_EPOCH, CONFIGURED_START),),
     )
 
 
@@ -454,7 +456,7 @@ COPIED = Position(topic="orders", partition=0, source_offset=9, source_epoch=2)
 
 
 @pytest.mark.parametrize(
-    ("positions", "next_offset", "epoch"), [((), SOURCE_START, SOURCE_EPOCH), ((COPIED,), 10, 2)]
+    ("positions", "next_offset", "epoch"), [((), CONFIGURED_START, SOURCE_EPOCH), ((COPIED,), 10, 2)]
 )
 def test_without_fencing_a_task_starts_after_the_stored_position(positions, next_offset, epoch):
     """Records after the position are written again at the end of the target."""
@@ -491,6 +493,34 @@ def test_without_fencing_the_loss_policy_decides_where_to_continue(loss_policy, 
 
     assert start.points[ORDERS].next_source_offset == next_offset
     assert start.losses[ORDERS].wanted == 10
+
+
+@pytest.mark.parametrize(
+    ("side", "loss_policy", "next_offset"),
+    [
+        ("source", LossPolicy.ALERT, SOURCE_START),
+        ("source", LossPolicy.RESTART, SOURCE_START),
+        ("target", LossPolicy.ALERT, 10),
+        ("target", LossPolicy.RESTART, SOURCE_START),
+    ],
+)
+def test_a_topic_that_was_created_again_is_copied_from_its_beginning(
+    side: str, loss_policy: LossPolicy, next_offset: int
+) -> None:
+    """The configured start is for partitions that were never copied."""
+    position = replace(
+        stored(ORDERS, target_topic="east.orders"), source_topic_id="source-1", target_topic_id="target-1"
+    )
+    now = {"source": "source-1", "target": "target-1", side: "other"}
+    copies = {"orders": TopicIds(now["source"], now["target"], "east.orders")}
+    assigned = plan(ORDERS, copies=copies, loss_policy=loss_policy)
+
+    start = Brokers([position]).run(start_of_partition(assigned, {}, ORDERS, position))
+
+    assert start.point is not None
+    assert start.point.next_source_offset == next_offset
+    assert start.loss is not None
+    assert start.loss.found == next_offset
 
 
 EPOCHS = (EpochStart(0, 0), EpochStart(1, 4), EpochStart(2, 6))

@@ -10,7 +10,14 @@ from mirrorflow_core.connect.position_records import PositionKey, encode_key
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.records import Record
-from mirrorflow_core.writer.broker_requests import Pause, Producer, ReadPositions, ReadWallClock
+from mirrorflow_core.writer.broker_requests import (
+    Pause,
+    Producer,
+    ReadPositions,
+    ReadSourceStart,
+    ReadWallClock,
+    SourceStart,
+)
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker
@@ -84,6 +91,24 @@ def test_pauses_are_measured_with_the_monotonic_clock(monkeypatch: pytest.Monkey
     runner = protocol_runner.ProtocolRunner(no_cluster, no_cluster, TOPICS)
 
     assert asyncio.run(runner.respond((Pause(0), ReadWallClock()))) == (5, 9)
+
+
+def test_a_start_from_the_beginning_is_not_the_configured_one(monkeypatch: pytest.MonkeyPatch):
+    """As the loss policy asks, for a partition that began at the configured start."""
+    offsets = {EARLIEST: 4, LATEST: 10}
+
+    async def list_offsets(
+        _: object, partitions: set[TopicPartition], timestamp: int, **__: object
+    ) -> dict[TopicPartition, ListedOffset]:
+        return dict.fromkeys(partitions, ListedOffset(offset=offsets[timestamp], leader_epoch=3))
+
+    monkeypatch.setattr(admin, "list_offsets", list_offsets)
+    no_cluster = cast("Any", None)
+    runner = protocol_runner.ProtocolRunner(no_cluster, no_cluster, TOPICS, start_at=lambda _: LATEST)
+    partition = TopicPartition("orders", 3)
+    asked = (ReadSourceStart(partition), ReadSourceStart(partition, from_beginning=True))
+
+    assert asyncio.run(runner.respond(asked)) == (SourceStart(10, -1), SourceStart(4, 3))
 
 
 @pytest.mark.parametrize("is_available", [True, False], ids=["available", "unavailable"])
