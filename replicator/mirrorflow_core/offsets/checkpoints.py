@@ -1,10 +1,10 @@
 """Decides which checkpoints are due, which offsets are committed for the target's groups, and which groups a flow follows.
 
 *Checkpoints* follow Java's MirrorCheckpointTask and CheckpointStore: one is due when the group moved forward or was reset on the
-source, and never moves back for another reason. In doubt the lower offset is used: a record read twice is a nuisance, a skipped
-record is lost. Stricter than in Java: a group that was reset on the source to before all known syncs gets the beginning of the
-target partition; a checkpoint is committed only if the group is still at or past its source offset; the target's group never
-moves back.
+source. In doubt the lower offset is used: a record read twice is a nuisance, a skipped record is lost. Stricter than in Java: a
+checkpoint of an earlier copy is replaced as soon as what is known of the present one contradicts it (`contradicted`); a group that
+was reset on the source to before all known syncs gets the beginning of the target partition; a checkpoint is committed only if the
+group is still at or past its source offset; the target's group never moves back.
 
 *Selection* follows Java's DefaultGroupFilter and `listConsumerGroups`. A consumer group is a group of type classic or consumer
 (KIP-848) with protocol type `consumer`, or with none if it only stores offsets. Share groups (KIP-932) have start offsets
@@ -13,14 +13,17 @@ instead (`share_offsets`); streams groups (KIP-1071) keep state besides offsets,
 No I/O: `connectors.checkpoint_passes` and the command `mirrorflow offsets` collect the facts.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
+from typing import Final
 
 from mirrorflow_core.java.patterns import compile_patterns
 from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.offsets.offset_translation import Committed, TranslatedOffset, TranslatedOffsets
 from mirrorflow_core.partitions import TopicPartition
 
+# By then a running connector has compared its checkpoints with a copy that was created again, whatever the difference of clocks.
+SETTLED_MS: Final = 3_600_000
 _CONSUMER_TYPES = frozenset({"", "classic", "consumer"})  # "": a broker that reports no types has no others
 _CONSUMER_PROTOCOLS = frozenset({"", "consumer"})
 # A classic coordinator reports "Dead" for a group that it does not know.
@@ -49,8 +52,37 @@ class Point:
 Points = Mapping[TopicPartition, Point]  # by target partition
 
 
-def due(known: Points, now: TranslatedOffsets) -> dict[TopicPartition, Point]:
-    """Returns the checkpoints to write, given the last ones in *known*."""
+def contradicted(
+    known: Points,
+    now: TranslatedOffsets,
+    at_most: Callable[[TopicPartition, int], int | None],
+    doubted: Collection[TopicPartition] = (),
+) -> frozenset[TopicPartition]:
+    """Returns the partitions whose checkpoints are of an earlier copy: from there, the group may skip records of the present one.
+
+    *at_most* returns, for a source partition and offset, the target offset behind which records would be skipped; None: unknown.
+    *doubted*: where the copy was created again, or has lost records, after the checkpoint, so that the translation of now counts.
+    """
+    partitions = set()
+    for partition, point in known.items():
+        translated = now.get(partition)
+        if translated is None or point.downstream_offset <= (translated.downstream_offset or 0):
+            continue
+        limits = [translated.at_most]
+        if translated.source is not None:
+            # Unlike the group, its checkpoint may lie where the copy is known.
+            limits.append(at_most(translated.source, point.upstream_offset))
+        if partition in doubted or any(
+            limit is not None and limit < point.downstream_offset for limit in limits
+        ):
+            partitions.add(partition)
+    return frozenset(partitions)
+
+
+def due(
+    known: Points, now: TranslatedOffsets, void: frozenset[TopicPartition] = frozenset()
+) -> dict[TopicPartition, Point]:
+    """Returns the checkpoints to write, given the last ones in *known*, of which those of *void* partitions are contradicted."""
     points = {}
     for partition, translated in now.items():
         if translated.downstream_offset is None:
@@ -58,6 +90,7 @@ def due(known: Points, now: TranslatedOffsets) -> dict[TopicPartition, Point]:
         last = known.get(partition)
         if (
             last is None
+            or partition in void
             or translated.upstream_offset < last.upstream_offset
             or translated.downstream_offset > last.downstream_offset
         ):
@@ -65,42 +98,61 @@ def due(known: Points, now: TranslatedOffsets) -> dict[TopicPartition, Point]:
     return points
 
 
-def reset_before_known_syncs(known: Points, now: TranslatedOffsets) -> frozenset[TopicPartition]:
-    """Returns the partitions that the group was reset in, to an offset before all known syncs.
+def before_known_syncs(
+    known: Points, now: TranslatedOffsets, void: frozenset[TopicPartition] = frozenset()
+) -> frozenset[TopicPartition]:
+    """Returns the partitions in which the group is before all known syncs, and its checkpoint is not.
 
-    That is an offset which cannot be translated and lies before the last checkpoint.
+    Its offset cannot be translated, and lies before the last checkpoint, or that is *void*, as in `due`.
     """
     return frozenset(
         partition
         for partition, translated in now.items()
         if translated.downstream_offset is None
         and partition in known
-        and translated.upstream_offset < known[partition].upstream_offset
+        and (partition in void or translated.upstream_offset < known[partition].upstream_offset)
     )
 
 
 def at_beginning(
-    partitions: frozenset[TopicPartition], now: TranslatedOffsets, beginnings: Mapping[TopicPartition, int]
+    partitions: frozenset[TopicPartition],
+    now: TranslatedOffsets,
+    beginnings: Mapping[TopicPartition, int],
+    *,
+    known: Points,
 ) -> dict[TopicPartition, Point]:
-    """Returns checkpoints at the *beginnings* of the target *partitions*, where these are known."""
+    """Returns checkpoints at the *beginnings* of the target *partitions*, where these are known; without those of *known*."""
     return {
-        partition: _point(now[partition], beginnings[partition])
+        partition: point
         for partition in partitions
         if partition in beginnings
+        for point in (_point(now[partition], beginnings[partition]),)
+        if point != known.get(partition)
     }
 
 
 def offsets_to_commit(
     known: Points, now: TranslatedOffsets, target: Mapping[TopicPartition, Committed]
 ) -> Points:
-    """Returns the checkpoints whose offsets to commit for the target's group. *target*: its current offsets."""
+    """Returns the checkpoints whose offsets to commit for the target's group. *target*: its current offsets.
+
+    A checkpoint ahead of what is known of the copy may be of an earlier one: then the translation of now counts.
+    """
     return {
         partition: point
-        for partition, point in known.items()
-        if partition in now
-        and now[partition].upstream_offset >= point.upstream_offset
-        and (partition not in target or target[partition].offset < point.downstream_offset)
+        for partition, checkpoint in known.items()
+        if partition in now and now[partition].upstream_offset >= checkpoint.upstream_offset
+        for point in (_in_doubt_lower(checkpoint, now[partition]),)
+        if partition not in target or target[partition].offset < point.downstream_offset
     }
+
+
+def _in_doubt_lower(point: Point, translated: TranslatedOffset) -> Point:
+    """Returns *point*, or that of *translated* if *point* may lie behind records that the group has yet to read."""
+    offset, at_most = translated.downstream_offset, translated.at_most
+    if offset is None or point.downstream_offset <= (offset if at_most is None else at_most):
+        return point
+    return _point(translated, offset)
 
 
 class CheckpointStore:
@@ -109,6 +161,7 @@ class CheckpointStore:
     def __init__(self) -> None:
         self._points: dict[str, dict[TopicPartition, Point]] = {}
         self._written_ms: dict[tuple[str, TopicPartition], int] = {}
+        self._doubted: dict[str, set[TopicPartition]] = {}
 
     def of(self, group: str) -> Points:
         """Returns the checkpoints of *group* by target partition."""
@@ -117,6 +170,29 @@ class CheckpointStore:
     def take(self, group: str, points: Points) -> None:
         """Stores *points* of *group*, which are in the topic."""
         self._points.setdefault(group, {}).update(points)
+        self.trust(group, points)
+
+    def doubt(
+        self, partition: TopicPartition, downstream_offset: int = 0, *, at_ms: int | None = None
+    ) -> None:
+        """Notes that the copy in *partition* was created again, or has lost its records from *downstream_offset* on.
+
+        *at_ms*: a checkpoint that was written SETTLED_MS after that holds for the present copy. None: that is seen now.
+        """
+        for group, points in self._points.items():
+            if partition not in points or points[partition].downstream_offset <= downstream_offset:
+                continue
+            if at_ms is None or self.written_ms(group, partition) < at_ms + SETTLED_MS:
+                self._doubted.setdefault(group, set()).add(partition)
+
+    def trust(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Notes that the checkpoints of *group* in *partitions* hold for the present copies."""
+        if group in self._doubted:
+            self._doubted[group].difference_update(partitions)
+
+    def doubted(self, group: str) -> Collection[TopicPartition]:
+        """Returns the partitions whose checkpoints of *group* may not hold for the present copies."""
+        return self._doubted.get(group, ())
 
     def note_written(self, group: str, partitions: Iterable[TopicPartition], at_ms: int) -> None:
         """Records that the checkpoints of *partitions* were written at *at_ms*."""

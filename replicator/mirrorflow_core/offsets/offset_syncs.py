@@ -188,13 +188,14 @@ class OffsetSyncStore:
         others._slots = {key: slots for key, slots in self._slots.items() if key not in partitions}
         return others
 
-    def add(self, partition: TopicPartition, sync: Sync) -> None:
-        """Adds the next sync of the topic."""
+    def add(self, partition: TopicPartition, sync: Sync) -> bool:
+        """Adds the next sync of the topic; returns whether it steps back on the target: the copy was created again, or lost records."""
         slots = self._slots.get(partition)
         if slots is None or self._voids(slots[0], sync):
             self._slots[partition] = (sync,) * SLOTS
         else:
             self._slots[partition] = _updated(slots, sync)
+        return slots is not None and _steps_back(slots[0], sync)
 
     def mark_read_to_end(self) -> None:
         """Notes that all syncs that were there at the start have been added."""
@@ -241,8 +242,15 @@ class OffsetSyncStore:
         return (
             (self._must_read_to_end and not self.is_read_to_end)
             or sync.upstream_offset < newest.upstream_offset
-            or sync.downstream_offset < newest.downstream_offset
+            or _steps_back(newest, sync)
         )
+
+
+def _steps_back(newest: Sync, sync: Sync) -> bool:
+    """Returns whether *sync* is at an earlier target offset, or its first one has another record now."""
+    if sync.downstream_offset == 0 == newest.downstream_offset:
+        return sync.upstream_offset > newest.upstream_offset
+    return sync.downstream_offset < newest.downstream_offset
 
 
 def _updated(old: Slots, sync: Sync) -> Slots:

@@ -52,6 +52,19 @@ class Translator:
         synced = self._by_syncs(partition, upstream_offset)
         return _combined(mapped, synced) if self._has_history else synced
 
+    def at_most(self, partition: TopicPartition, upstream_offset: int) -> int | None:
+        """Returns the target offset behind which a group that reads *upstream_offset* next skips records; None: unknown."""
+        if (mapped := self.translate(partition, upstream_offset)) is not None:
+            return mapped.at_most
+        known, slots = self._maps.get(partition), self._syncs.partitions.get(partition)
+        begins = [] if known is None else [known.runs[0][:2]]
+        if slots:
+            begins.append(slots[-1])
+        # All that is known of the copy lies behind the group.
+        return min(
+            (downstream for upstream, downstream in begins if upstream_offset <= upstream), default=None
+        )
+
     def translate_back(self, partition: TopicPartition, downstream_offset: int) -> MappedOffset | None:
         """Returns the source offsets of source *partition* for a reader of its copy at *downstream_offset*; None: unknown."""
         known = self._maps.get(partition)

@@ -336,8 +336,10 @@ class CheckpointPasses:
                 all_of.pop(rename(gone), None)
             all_of.update(now)
             translated[group] = now
-            rewound[group] = decisions.reset_before_known_syncs(last, now)
-            self._checkpoints.keep(group, decisions.due(last, now))
+            void = decisions.contradicted(last, now, translator.at_most, self._store.doubted(group))
+            self._store.trust(group, now.keys() - void)
+            rewound[group] = decisions.before_known_syncs(last, now, void)
+            self._checkpoints.keep(group, decisions.due(last, now, void))
             if self._steps is not None:
                 self._steps.note_ahead(group, its, now)
 
@@ -397,7 +399,7 @@ class CheckpointPasses:
         await self._share_groups.move(self._mover.groups, self.may_write, self._warnings.for_each_group)
 
     async def _rewind(self, rewound: Mapping[str, frozenset[TopicPartition]]) -> None:
-        """Moves groups that were reset to before every offset sync to the beginning of the copy."""
+        """Moves groups that are before every offset sync, while their checkpoints are not, to the beginning of the copy."""
         wanted = frozenset().union(*rewound.values()) if rewound else frozenset()
         if not wanted:
             return
@@ -409,5 +411,8 @@ class CheckpointPasses:
         }
         for group, partitions in rewound.items():
             self._checkpoints.keep(
-                group, decisions.at_beginning(partitions, self._translated[group], beginnings)
+                group,
+                decisions.at_beginning(
+                    partitions, self._translated[group], beginnings, known=self._store.of(group)
+                ),
             )

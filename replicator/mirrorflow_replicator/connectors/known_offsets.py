@@ -152,7 +152,10 @@ class KnownOffsets:
                     continue
                 sync = Sync(decoded.upstream_offset, decoded.downstream_offset)
                 partition = TopicPartition(decoded.topic, decoded.partition)
-                self._syncs.add(partition, sync)
+                if self._syncs.add(partition, sync):
+                    self.checkpoints.doubt(
+                        self.rename(partition), sync.downstream_offset, at_ms=record.timestamp
+                    )
                 self._news.add(partition)
         except BrokerError as error:
             if error.code != UNKNOWN_TOPIC_OR_PARTITION:
@@ -209,11 +212,14 @@ class KnownOffsets:
                 raise
             maps.clear()
         for partition, value in newest.items():
-            maps.pop(partition, None)
+            earlier = maps.pop(partition, None)
             try:
                 maps[partition] = decode_map(value)
             except ValueError:
                 undecodable += 1
+                continue
+            if maps is self._maps and earlier and earlier.stream[1:] != maps[partition].stream[1:]:
+                self.checkpoints.doubt(self.rename(partition))
         self._note_skipped(log.topic, undecodable, "offset maps of this version")
         return set(newest)
 

@@ -1,27 +1,29 @@
 """Says where each group stands on the new active cluster, and places groups there when the old one is lost.
 
 `summarised` reads the report of the checkpoint connector's last pass. `clamp_groups` needs the target alone: it commits what the
-checkpoints have, no further than the copy reaches.
+checkpoints have, no further than the copy reaches. A checkpoint that the offset map contradicts is of an earlier copy, and its source
+offset is translated again.
 Guarantee: no group moves back, no group with members is moved, and none is moved past the end of its copy.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import groupby
 from typing import Final
 
-from mirrorflow_core.errors import BrokerError
+from mirrorflow_core.errors import BrokerError, NotAuthorizedError
 from mirrorflow_core.offsets.checkpoints import (
     HAS_MEMBERS,
     OTHER_KIND,
     GroupOffset,
+    Point,
     Points,
     Writable,
     writable,
 )
-from mirrorflow_core.offsets.offset_translation import Committed
+from mirrorflow_core.offsets.offset_translation import Committed, Translator
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import CheckpointSettings
 from mirrorflow_core.wire.error_codes import OFFSET_METADATA_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION, name_of
@@ -94,10 +96,45 @@ def clamped(
     }
 
 
+def of_present_copy(
+    points: Points,
+    sources: Mapping[TopicPartition, Collection[TopicPartition]],
+    translator: Translator,
+    void: Collection[TopicPartition],
+) -> Points:
+    """Returns *points*, of which those of an earlier copy are translated again; at the beginning of the copy where that is unknown.
+
+    *sources*: source partitions by copy, of which *void* ones have a map of an earlier copy alone.
+    """
+
+    def offset_of(point: Point, source: TopicPartition) -> int:
+        if source in void:
+            return 0
+        mapped = translator.translate(source, point.upstream_offset)
+        limit = translator.at_most(source, point.upstream_offset)
+        if mapped is not None and limit is None:
+            limit = mapped.at_least  # the copy has not reached it yet, as far as the map shows
+        if limit is None or point.downstream_offset <= limit:
+            return point.downstream_offset
+        return 0 if mapped is None else mapped.at_least
+
+    return {
+        copy: replace(
+            point,
+            downstream_offset=min(
+                (offset_of(point, source) for source in sources.get(copy, ())),
+                default=point.downstream_offset,
+            ),
+        )
+        for copy, point in points.items()
+    }
+
+
 async def clamp_groups(settings: CheckpointSettings, target: Cluster) -> tuple[FinalGroup, ...]:
     """Commits the last checkpoint of each selected group, clamped to its copy, and returns the groups, sorted by name.
 
-    It is for a switchover whose source is lost: what groups have read there since their last checkpoints, they read again.
+    It is for a switchover whose source is lost: what groups have read there since their last checkpoints, they read again. Without
+    Read on the offset map, checkpoints of an earlier copy are not recognised.
     Raises ClusterError if the target cannot be used, InvalidSettingError.
     """
     known = KnownOffsets(settings, OffsetReaders(source=target, target=target, syncs=target, reader=target))
@@ -108,8 +145,12 @@ async def clamp_groups(settings: CheckpointSettings, target: Cluster) -> tuple[F
         if error.code != UNKNOWN_TOPIC_OR_PARTITION:
             raise
     selects, listed = make_group_selection(settings).selects, await groups.list_groups(target)
-    points = {group: its for group, its in known.checkpoints.items() if selects(group) and its}
-    limits = await _limits(target, {partition for its in points.values() for partition in its})
+    points: Mapping[str, Points] = {
+        group: its for group, its in known.checkpoints.items() if selects(group) and its
+    }
+    copies = {partition for its in points.values() for partition in its}
+    points = await _of_present_copies(known, points, copies)
+    limits = await _limits(target, copies)
     limit = asyncio.Semaphore(GROUPS_AT_ONCE)
 
     async def place(group: str) -> FinalGroup:
@@ -124,6 +165,22 @@ async def clamp_groups(settings: CheckpointSettings, target: Cluster) -> tuple[F
                     return _refused(group, OTHER_KIND)
 
     return tuple(await asyncio.gather(*map(place, sorted(points))))
+
+
+async def _of_present_copies(
+    known: KnownOffsets, points: Mapping[str, Points], copies: Collection[TopicPartition]
+) -> Mapping[str, Points]:
+    """Returns the *points* of each group as `of_present_copy` does, by the offset maps on the target. Raises ClusterError."""
+    if not copies:
+        return points
+    try:
+        await known.read_new_maps()
+    except NotAuthorizedError:
+        return points
+    sources = known.sources_by_copy()
+    wanted = {source for copy in copies for source in sources.get(copy, ())}
+    translator, void = await known.current_translator(wanted, None)
+    return {group: of_present_copy(its, sources, translator, void) for group, its in points.items()}
 
 
 async def _limits(

@@ -186,6 +186,30 @@ def test_a_group_with_members_on_the_target_is_not_moved_until_they_leave(
     assert (5, {(remote, 0): 5}) == (first.offset(), before)
 
 
+def test_a_group_skips_nothing_in_a_copy_that_was_created_again(flow: Flow, unique_topic: Names) -> None:
+    """Retention has deleted half of what was copied before, so that records have other offsets in the present copy."""
+    topic, group = flow.source.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
+    remote = flow.remote(topic)
+    load(flow.source, topic, 1000)
+    put_group(flow.source, group, {(topic, 0): 900})
+    restart = {"mirrorflow.source.loss.policy": "restart"}
+    with flow.process(topic, connector=restart, sync_group_offsets_enabled="true") as process:
+        flow.wait_for_group(group, {(remote, 0): 900})
+        assert process.stop() == 0
+        flow.target.delete_topic(remote)
+        wait_until("the group has no offset", lambda: not group_offsets(flow.target, group))
+        flow.source.delete_records(topic, {0: 500})
+        load(flow.source, topic, 1000, first=1000)
+        put_group(flow.source, group, {(topic, 0): 950})
+        process.start()
+        flow.wait_for_group(group, {(remote, 0): 450})
+        flow.wait_for_checkpoint(group, 950)
+
+    moved = group_offsets(flow.target, group)
+    assert moved == {(remote, 0): 450}
+    assert translated_by_java(flow.target, flow.alias, group) == moved
+
+
 def test_a_group_on_the_target_is_never_moved_back(flow: Flow, unique_topic: Names) -> None:
     """One group was reset on the source before its translation to the end, and a second group afterwards."""
     topic, own = flow.source.create_topic(unique_topic()), uuid.uuid4().hex[:8]

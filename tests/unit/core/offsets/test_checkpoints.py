@@ -10,9 +10,10 @@ from mirrorflow_core.offsets.checkpoints import (
     CheckpointStore,
     Point,
     at_beginning,
+    before_known_syncs,
+    contradicted,
     due,
     offsets_to_commit,
-    reset_before_known_syncs,
 )
 from mirrorflow_core.offsets.offset_map import MapStream, OffsetMap, PartitionMap
 from mirrorflow_core.offsets.offset_syncs import OffsetSyncStore, Sync
@@ -114,17 +115,17 @@ def test_a_checkpoint_follows_the_group_and_decreases_only_with_it(last, now, ex
 def test_a_group_reset_to_before_all_syncs_gets_the_start_of_the_copy():
     """Java keeps the old checkpoint. A consumer would then skip records that the group must read again."""
     now = translated_at(4, None)
-    reset = reset_before_known_syncs(checkpoint_at(10, 10), now)
+    reset = before_known_syncs(checkpoint_at(10, 10), now)
 
     assert frozenset({COPY}) == reset
-    assert checkpoint_at(4, 2) == at_beginning(reset, now, {COPY: 2})
-    assert {} == at_beginning(reset, now, {})
+    assert checkpoint_at(4, 2) == at_beginning(reset, now, {COPY: 2}, known={})
+    assert {} == at_beginning(reset, now, {}, known={})
 
 
 @pytest.mark.parametrize("now", [translated_at(4, 3), translated_at(10, None), translated_at(11, None), {}])
 def test_other_groups_are_not_reset_to_the_start(now):
     """Only a group that was reset and cannot be translated starts at the start of the copy."""
-    assert not reset_before_known_syncs(checkpoint_at(10, 10), now)
+    assert not before_known_syncs(checkpoint_at(10, 10), now)
 
 
 @pytest.mark.parametrize(
@@ -242,26 +243,27 @@ class World:
 
     def check(self) -> None:
         self.store.mark_read_to_end()
-        before = self.checkpoints.of("g").get(COPY)
+        last = self.checkpoints.of("g").get(COPY)
+        translator = Translator(self.store, self.kept)
         translated = translate_group(
             {FOO: Committed(self.source)},
             selects=lambda _: True,
             rename=RENAME,
-            syncs=Translator(self.store, self.kept),
+            syncs=translator,
         )
         checkpoints = dict(self.checkpoints.of("g"))
-        self.checkpoints.take("g", due(checkpoints, translated))
-        self.checkpoints.take(
-            "g", at_beginning(reset_before_known_syncs(checkpoints, translated), translated, {COPY: 0})
-        )
+        void = contradicted(checkpoints, translated, translator.at_most)
+        self.checkpoints.take("g", due(checkpoints, translated, void))
+        before = before_known_syncs(checkpoints, translated, void)
+        self.checkpoints.take("g", at_beginning(before, translated, {COPY: 0}, known=checkpoints))
         after = self.checkpoints.of("g").get(COPY)
         if after is not None:
             assert after.downstream_offset <= self.highest_safe_offset(self.source), (
                 "a record would be skipped"
             )
             assert after.upstream_offset <= self.source
-        if before is not None and after is not None and not self.was_reset:
-            assert after.downstream_offset >= before.downstream_offset, (
+        if last is not None and after is not None and not self.was_reset:
+            assert after.downstream_offset >= last.downstream_offset, (
                 "the checkpoint decreased without a reset"
             )
         self.was_reset = False
