@@ -258,7 +258,7 @@ class History:
     def first_unread(self, upstream: int) -> int:
         """The highest target offset from which a group that reads *upstream* next skips nothing.
 
-        Of a source topic that was copied again into the same copy, only the last copy counts.
+        Where a source topic was copied again into the same copy, only the last round counts.
         """
         begin = len(self.copied)
         while begin and self.is_of_last_copy(begin - 1):
