@@ -182,7 +182,8 @@ class CheckpointStore:
         for group, points in self._points.items():
             if partition not in points or points[partition].downstream_offset <= downstream_offset:
                 continue
-            if at_ms is None or self.written_ms(group, partition) < at_ms + SETTLED_MS:
+            written_ms = self.written_ms(group, partition)
+            if at_ms is None or written_ms is None or written_ms < at_ms + SETTLED_MS:
                 self._doubted.setdefault(group, set()).add(partition)
 
     def trust(self, group: str, partitions: Iterable[TopicPartition]) -> None:

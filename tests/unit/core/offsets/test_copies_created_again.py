@@ -316,7 +316,7 @@ LOST_AFTER_IT_WAS_CREATED_AGAIN = [
 @example(steps=LOST_AFTER_IT_WAS_CREATED_AGAIN, mapped=True)
 @given(steps=STEPS, mapped=st.booleans())
 @settings(max_examples=10 * settings().max_examples)
-def test_no_record_is_skipped_however_often_topics_are_created_again(
+def test_no_record_is_skipped_after_any_number_of_topics_created_again(
     steps: list[Step], *, mapped: bool
 ) -> None:
     """This holds in any order of copying, maps, syncs, passes and topics that are created again."""

@@ -215,7 +215,7 @@ def test_a_job_does_not_retry_a_permanent_error() -> None:
 
 
 def test_a_range_is_read_to_its_end_from_a_new_leader_that_does_not_serve_it_yet() -> None:
-    """A new leader learns the high watermark from its replicas: until then it answers a fetch above its own one with nothing."""
+    """A new leader learns the high watermark from its replicas: until then it returns nothing for a fetch above its own one."""
     cluster = FakeCluster(
         fetch_response(records=batch_of_two_records(36), high_watermark=38),
         fetch_response(high_watermark=38),

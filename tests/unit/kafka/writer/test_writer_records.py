@@ -94,7 +94,7 @@ def test_pauses_are_measured_with_the_monotonic_clock(monkeypatch: pytest.Monkey
 
 
 def test_a_start_from_the_beginning_is_not_the_configured_one(monkeypatch: pytest.MonkeyPatch):
-    """As the loss policy asks, for a partition that began at the configured start."""
+    """As the loss policy says, for a partition that began at the configured start."""
     offsets = {EARLIEST: 4, LATEST: 10}
 
     async def list_offsets(
