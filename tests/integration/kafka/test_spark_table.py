@@ -317,8 +317,7 @@ def kill_and_finish(
             if is_held:
                 wait_until("the stream waits between two commits", held.exists)
             else:
-                # The kill is a random time after the stream has started to write, because starting the JVM takes most
-                # of a run.
+                # Starting the JVM takes longer than copying. So the random time before the kill begins at the first write.
                 wait_until(
                     "the stream writes a batch, or ends",
                     partial(has_committed, folder, before, process),
