@@ -27,13 +27,13 @@ from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.position_store import PositionStore, position_store
+from mirrorflow_replicator.config.connector_classes import simple_name
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.checkpoint_connector import CheckpointConnector
 from mirrorflow_replicator.connectors.connector_state import ClusterClients, RetryState, report_of
 from mirrorflow_replicator.connectors.heartbeat_connector import HeartbeatConnector
 from mirrorflow_replicator.connectors.source_connector import SourceConnector
-from mirrorflow_replicator.http.commands import simple_name
 from mirrorflow_replicator.http.partition_rates import Samples
 
 # Maximum age of the reported lag. It costs a few requests, however many partitions there are.

@@ -1,38 +1,24 @@
-"""Parses a call of Connect's REST API that changes something, and decides its records in the config topic. Pure.
+"""Parses a call of Connect's REST API that changes something. Pure.
 
 Resources, bodies, status codes and messages are those of Connect 4.3 (ConnectorsResource,
 CreateConnectorRequest, ConnectorOffsets; KIP-477, KIP-745, KIP-875, KIP-980). Parsing does not
-check whether the connector exists and its properties are right: `decide` does, against the topic's content
-(`connect.worker_state`), with the messages of AbstractHerder and DistributedHerder. No message contains a property's
-value. `worker.distributed_herder` writes the records, reads them back and applies them.
+check whether the connector exists and its properties are right: `worker.config_decisions` does. No message contains a
+property's value.
 """
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from typing import Any, TypeAlias
 
-from mirrorflow_core.connect.group_assignment import Unit
 from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.connect.worker_records import (
-    ConfigRecord,
-    ConnectorConfig,
-    ConnectorTarget,
-    LogLevelRecord,
     TargetState,
-    TaskConfig,
-    TasksCommit,
-    WorkerState,
-    WorkerStatus,
 )
-from mirrorflow_core.connect.worker_state import WorkerConfigs
 from mirrorflow_core.light_dataclasses import dataclass
-from mirrorflow_core.reports import ConnectorReport
-from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.http.worker_view import WORD_MAX, Request
 from mirrorflow_replicator.logs import NUMBERS as LOG_LEVELS
-from mirrorflow_replicator.version import connect_version
 
 NOT_FOUND = "HTTP 404 Not Found"  # Jersey's message where no resource matches
 NOT_ALLOWED = "HTTP 405 Method Not Allowed"
@@ -76,14 +62,6 @@ _RESOURCES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("admin/loggers", ("GET",)),
     ("admin/loggers/*", ("GET", "PUT")),
 )
-Problems = Callable[[str, Mapping[str, str]], Mapping[str, str]]
-_TASKS = {
-    "MirrorSourceConnector": "MirrorSourceTask",
-    "MirrorCheckpointConnector": "MirrorCheckpointTask",
-    "MirrorHeartbeatConnector": "MirrorHeartbeatTask",
-    "MirrorSchemaConnector": "MirrorSchemaTask",
-}
-_STATES = frozenset(state.value for state in WorkerState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,154 +376,3 @@ def _matches(pattern: str, part: str) -> bool:
     if pattern == _NUMBER:
         return INTEGER.fullmatch(part) is not None
     return pattern in (_ANY, part)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The desired state of one connector; another value means a restart."""
-
-    properties: Mapping[str, str] = field(repr=False)
-    target: TargetState = TargetState.STARTED
-    run: int = 0  # counts the requested restarts
-
-
-def decide(command: Command, configs: WorkerConfigs, problems: Problems) -> tuple[ConfigRecord, ...]:
-    """Returns the records of *command*; none if it changes nothing that is stored. Raises ConnectError."""
-    match command:
-        case Configure(name=name, properties=properties, target=target):
-            if name in configs.connectors and not command.may_exist:
-                raise ConnectError(409, f"Connector {name} already exists")
-            check(properties, problems)
-            targets = () if target is None else (ConnectorTarget(connector=name, state=target),)
-            return (*targets, ConnectorConfig(connector=name, properties=properties))
-        case Patch(name=name, changes=changes):
-            _must_exist(name, configs, "Connector {} not found")
-            patched = {**configs.connectors[name], **changes}
-            properties = {key: value for key, value in patched.items() if value is not None}
-            check(properties, problems)
-            return (ConnectorConfig(connector=name, properties=properties),)
-        case Delete(name=name):
-            _must_exist(name, configs, "Connector {} not found")
-            return (
-                ConnectorConfig(connector=name, properties=None),
-                ConnectorTarget(connector=name, state=None),
-            )
-        case SetTarget(name=name, target=target):
-            _must_exist(name, configs, "Unknown connector {}")
-            wish = ConnectorTarget(connector=name, state=target)
-            if target is TargetState.STOPPED and configs.tasks.get(name):
-                # First, as in Java: its worker does not alter offsets while tasks exist, nor restart them.
-                return TasksCommit(connector=name, tasks=0), wish
-            return (wish,)
-        case Restart(name=name) | RestartTask(name=name) | PutTasks(name=name) | Fence(name=name):
-            _must_exist(name, configs, "Unknown connector: {}")
-        case SetLevel(name=name, level=level):
-            return (LogLevelRecord(namespace=name, level=level),)
-        case ListOffsets(name=name):
-            _must_exist(name, configs, "Connector {} not found")
-        case AlterOffsets(name=name) | ResetOffsets(name=name):
-            _must_exist(name, configs, "Connector {} not found")
-            if configs.target(name) is not TargetState.STOPPED:
-                raise ConnectError(
-                    400,
-                    "Connectors must be in the STOPPED state before their offsets can be modified. This can be done "
-                    f"for the specified connector by issuing a 'PUT' request to the '/connectors/{name}/stop' endpoint",
-                )
-    return ()
-
-
-def check(properties: Mapping[str, str], problems: Problems) -> None:
-    """Raises ConnectError with all problems of *properties*, in Connect's text around ours."""
-    plugin = properties.get("connector.class")
-    if not plugin:
-        raise ConnectError(400, "Connector config contains no connector type")
-    errors = dict(problems(simple_name(plugin), properties))
-    if any(ord(letter) < 32 or ord(letter) == 127 for letter in properties.get("name", "")):
-        errors["name"] = "name: it contains control characters; write a name without them."
-    if errors:
-        raise invalid_configuration(errors.values())
-
-
-def simple_name(connector_class: str) -> str:
-    """Returns the simple class name; MM2's classes may be given without package, and without "Connector"."""
-    simple = connector_class.removeprefix(MIRROR_PACKAGE)
-    return simple if simple in _TASKS or f"{simple}Connector" not in _TASKS else f"{simple}Connector"
-
-
-def wanted(configs: WorkerConfigs, restarts: Mapping[str, int]) -> dict[str, Wanted]:
-    """Returns the desired state of each connector; *restarts*: the number of requested restarts, by name."""
-    return {
-        name: Wanted(properties=properties, target=configs.target(name), run=restarts.get(name, 0))
-        for name, properties in configs.connectors.items()
-    }
-
-
-def units(configs: WorkerConfigs) -> frozenset[Unit]:
-    """Returns all units that a group assigns: connectors, and the tasks of those that are not stopped."""
-    tasks = (
-        Unit(connector=name, task=task)
-        for name in configs.connectors
-        if configs.target(name) is not TargetState.STOPPED
-        for task in range(len(configs.tasks.get(name, ())))
-    )
-    return frozenset((*(Unit(connector=name) for name in configs.connectors), *tasks))
-
-
-def seeds(files: Iterable[Mapping[str, str]], configs: WorkerConfigs) -> tuple[ConfigRecord, ...]:
-    """Returns records for connectors from files that are missing in the topic, or different there."""
-    return tuple(
-        ConnectorConfig(connector=given["name"], properties=given)
-        for given in files
-        if configs.connectors.get(given["name"]) != given
-    )
-
-
-def with_task_class(
-    connector_class: str, tasks: Iterable[Mapping[str, str]]
-) -> tuple[Mapping[str, str], ...]:
-    """Returns *tasks* of a connector of *connector_class*, with the class that Java starts."""
-    task_class = _TASKS.get(simple_name(connector_class))
-    if task_class is None:
-        return tuple(tasks)
-    return tuple({**properties, "task.class": f"{MIRROR_PACKAGE}{task_class}"} for properties in tasks)
-
-
-def new_tasks(
-    name: str, tasks: Sequence[Mapping[str, str]], configs: WorkerConfigs
-) -> tuple[ConfigRecord, ...]:
-    """Returns the records that store *tasks* for connector *name*; none if the topic has the same."""
-    if configs.tasks.get(name) == tuple(tasks) and name not in configs.inconsistent:
-        return ()
-    return (
-        *(
-            TaskConfig(connector=name, task=number, properties=properties)
-            for number, properties in enumerate(tasks)
-        ),
-        TasksCommit(connector=name, tasks=len(tasks)),
-    )
-
-
-def statuses(
-    reports: Iterable[ConnectorReport], *, worker_id: str, generation: int
-) -> dict[bytes, WorkerStatus]:
-    """Returns the statuses that a worker writes of connectors and tasks, by record key."""
-    by_key: dict[bytes, WorkerStatus] = {}
-    for report in reports:
-        states = [(None, report.state, report.trace), *((t.task, t.state, t.trace) for t in report.tasks)]
-        for task, state, trace in states:
-            status = WorkerStatus(
-                connector=report.name,
-                task=task,
-                state=WorkerState(state) if state in _STATES else WorkerState.UNASSIGNED,
-                worker_id=worker_id,
-                generation=generation,
-                trace=trace if state == WorkerState.FAILED.value else None,
-                version=connect_version(),
-            )
-            by_key[status.key] = status
-    return by_key
-
-
-def _must_exist(name: str, configs: WorkerConfigs, sentence: str) -> None:
-    if name not in configs.connectors:
-        raise ConnectError(404, sentence.format(name))

@@ -20,6 +20,7 @@ from mirrorflow_core import setting_table
 from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.setting_table import Key, Scope, Verdict
+from mirrorflow_replicator.config.connector_classes import simple_name
 from mirrorflow_replicator.config.connector_properties import (
     CONNECTORS,
     HEARTBEAT_CONNECTOR,
@@ -29,7 +30,7 @@ from mirrorflow_replicator.config.connector_properties import (
 )
 from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, shown_value
-from mirrorflow_replicator.http.commands import NULL_VALUE, simple_name
+from mirrorflow_replicator.http.commands import NULL_VALUE
 from mirrorflow_replicator.http.worker_view import WorkerView
 from mirrorflow_replicator.version import connect_version
 

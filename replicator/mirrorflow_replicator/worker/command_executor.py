@@ -16,7 +16,6 @@ from mirrorflow_core.errors import FlowEndedError, FlowInUseError
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.config.connector_properties import parse_connector
 from mirrorflow_replicator.connectors.flow_fencing import fenced_flow
-from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.http.commands import (
     NOT_FOUND,
     AlterOffsets,
@@ -38,6 +37,7 @@ from mirrorflow_replicator.http.rest_plugins import problems
 from mirrorflow_replicator.http.worker_view import Response, json_response
 from mirrorflow_replicator.process import now_ms
 from mirrorflow_replicator.version import connect_version
+from mirrorflow_replicator.worker import config_decisions
 from mirrorflow_replicator.worker.connector_offsets import OffsetChanges
 from mirrorflow_replicator.worker.worker_node import NodeContext, WorkerNode
 
@@ -58,7 +58,7 @@ class CommandExecutor:
         topic, node = self._configs, self._node
         await node.read_on()
         existed = command.name in topic.configs.connectors
-        records = commands.decide(command, topic.configs, self._problems)
+        records = config_decisions.decide(command, topic.configs, self._problems)
         if records:
             await topic.put(*self._tasks_to_store(command), *records, now_ms=now_ms())
         await node.read_on()
@@ -124,7 +124,9 @@ class CommandExecutor:
         if is_stored or not isinstance(command, SetTarget) or command.target is TargetState.STOPPED:
             return ()
         report = self._node.report(command.name)
-        return commands.new_tasks(report.name, report.task_properties, configs) if report.tasks else ()
+        return (
+            config_decisions.new_tasks(report.name, report.task_properties, configs) if report.tasks else ()
+        )
 
     async def _offsets(self, command: ListOffsets | AlterOffsets | ResetOffsets) -> Response:
         name = command.name

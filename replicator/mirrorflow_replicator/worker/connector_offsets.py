@@ -17,9 +17,10 @@ from mirrorflow_core.java.json_text import dumped, is_integer, parsed, parsed_ob
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import CompactedTopic
+from mirrorflow_replicator.config.connector_classes import simple_name
 from mirrorflow_replicator.config.connector_properties import connector_offset_storage
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.http.commands import AlterOffsets, ResetOffsets, simple_name
+from mirrorflow_replicator.http.commands import AlterOffsets, ResetOffsets
 from mirrorflow_replicator.process import now_ms
 
 CONNECT_TIMEOUT_S = 15.0

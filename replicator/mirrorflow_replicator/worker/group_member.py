@@ -45,7 +45,7 @@ from mirrorflow_kafka.stores.group_membership import (
     RejoinError,
 )
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
-from mirrorflow_replicator.http import commands
+from mirrorflow_replicator.worker import config_decisions
 
 # After a failed rebalance: a coordinator that has moved is found within a second or two.
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 10.0
@@ -110,7 +110,7 @@ class GroupMember:
         if (
             self.leads
             and not self.is_rebalancing
-            and commands.units(self._configs.configs) != self._assigned_units
+            and config_decisions.units(self._configs.configs) != self._assigned_units
         ):
             self._rejoin.set()
 
@@ -228,7 +228,7 @@ class GroupMember:
             member: frozenset[Unit]() if state.held is None else state.held.assigned
             for member, state in states.items()
         }
-        wanted = commands.units(self._configs.configs)
+        wanted = config_decisions.units(self._configs.configs)
         deltas = rebalance(held, wanted)
         if not behind:
             self._assigned_units = wanted

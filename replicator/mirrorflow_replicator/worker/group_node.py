@@ -26,14 +26,15 @@ from mirrorflow_core.settings import ConnectorSettings, GroupSettings, SessionKe
 from mirrorflow_kafka.client.cancellation import together
 from mirrorflow_kafka.stores.group_membership import Membership
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
+from mirrorflow_replicator.config.connector_classes import simple_name
 from mirrorflow_replicator.config.connector_properties import SOURCE_CONNECTOR
 from mirrorflow_replicator.connectors.child_process import WarmProcess
 from mirrorflow_replicator.connectors.connector_host import RunningConnector, create_connector
-from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.http.commands import Command, Fence, PutTasks, Restart, RestartTask
 from mirrorflow_replicator.http.commands import task_configs as posted_tasks
 from mirrorflow_replicator.http.worker_view import Request, Response
 from mirrorflow_replicator.process import now_ms
+from mirrorflow_replicator.worker import config_decisions
 from mirrorflow_replicator.worker.group_context import GroupContext
 from mirrorflow_replicator.worker.group_member import POLL_S, GroupMember
 from mirrorflow_replicator.worker.herder import RUNNING, States, with_state
@@ -186,7 +187,7 @@ class GroupNode:
         await self._statuses.publish(
             [self.connectors.report(name) for name in configs.connectors],
             held=node.held,
-            wanted=commands.units(configs) if settled else None,
+            wanted=config_decisions.units(configs) if settled else None,
             generation=node.generation,
         )
 
@@ -224,7 +225,7 @@ class GroupNode:
                 hosted.share(self._share(name))
         self._member.rejoin_if_due()
 
-    def _runs_here(self, name: str, wanted: commands.Wanted) -> bool:
+    def _runs_here(self, name: str, wanted: config_decisions.Wanted) -> bool:
         return name in {unit.connector for unit in self._member.held} or _is_standby(wanted)
 
     def _share(self, name: str) -> TaskShare:
@@ -345,9 +346,9 @@ class GroupNode:
             raise ConnectError(409, f"Tasks of connector {name} have not ended yet; try again.")
 
 
-def _is_standby(wanted: commands.Wanted) -> bool:
+def _is_standby(wanted: config_decisions.Wanted) -> bool:
     """Whether a node without a part of the connector stays ready for one, so that a takeover does not wait for a start."""
-    plugin = commands.simple_name(wanted.properties.get("connector.class", ""))
+    plugin = simple_name(wanted.properties.get("connector.class", ""))
     return plugin == SOURCE_CONNECTOR and wanted.target is TargetState.STARTED
 
 
@@ -391,7 +392,7 @@ class GroupLeader:
             records.append(SessionKey(key=key, algorithm=self._rules.algorithm, created_ms=now_ms()))
         if not self._has_led:
             files = [file for file in self._files if file["name"] not in self._in_force]
-            records += commands.seeds(files, topic.configs)
+            records += config_decisions.seeds(files, topic.configs)
         if records:
             await topic.put(*records, now_ms=now_ms())
         self._has_led = True

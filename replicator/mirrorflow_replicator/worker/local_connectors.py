@@ -30,9 +30,9 @@ from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.config.connector_properties import converter_warnings, parse_connector
 from mirrorflow_replicator.connectors.connector_host import IdleConnector, RestartsTasks, RunningConnector
-from mirrorflow_replicator.http import commands
-from mirrorflow_replicator.http.commands import Wanted
 from mirrorflow_replicator.logs import LOGGERS, NUMBERS
+from mirrorflow_replicator.worker import config_decisions
+from mirrorflow_replicator.worker.config_decisions import Wanted
 
 T = TypeVar("T")  # what is wanted; another value means a restart
 
@@ -85,7 +85,7 @@ class LocalConnectors:
         """Starts, changes and stops connectors so that exactly those run that the config topic wants here now."""
         wanted = {
             name: wanted
-            for name, wanted in commands.wanted(self._configs, self._restarts).items()
+            for name, wanted in config_decisions.wanted(self._configs, self._restarts).items()
             if self._runs_here(name, wanted)
         }
         for name in wanted.keys() - self._slots.keys():
@@ -130,7 +130,7 @@ class LocalConnectors:
             report,
             name=name,
             properties=properties,
-            task_properties=commands.with_task_class(report.connector_class, report.task_properties),
+            task_properties=config_decisions.with_task_class(report.connector_class, report.task_properties),
             has_reported_all=hosted.has_reported_all,
             warnings=(*converter_warnings(properties, self._worker), *report.warnings),
         )

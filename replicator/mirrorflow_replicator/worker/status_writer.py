@@ -18,8 +18,8 @@ from mirrorflow_core.connect.worker_records import WorkerState, WorkerStatus
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.reports import ConnectorReport, TaskReport
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic, StatusTopic
-from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.process import now_ms
+from mirrorflow_replicator.worker import config_decisions
 
 FINAL_WRITE_TIMEOUT_S = 3.0  # for the last statuses; a later worker writes its own
 
@@ -99,11 +99,13 @@ class WorkerStatuses(StatusWriter):
                 new_task
                 for report in reports
                 if settled(report)
-                for new_task in commands.new_tasks(report.name, report.task_properties, configs.configs)
+                for new_task in config_decisions.new_tasks(
+                    report.name, report.task_properties, configs.configs
+                )
             ]
             if records:
                 await configs.put(*records, now_ms=now_ms())
-            now = commands.statuses(reports, worker_id=self._worker_id(), generation=self._generation)
+            now = config_decisions.statuses(reports, worker_id=self._worker_id(), generation=self._generation)
             gone = [status for key, status in self._written.items() if key not in now]
             await self._put(gone, [status for key, status in now.items() if self._written.get(key) != status])
             self._written = now
@@ -134,7 +136,7 @@ class SharedStatuses(StatusWriter):
             if self._ended:
                 return
             await self._topic.read_new()
-            statuses = commands.statuses(reports, worker_id=self._worker_id(), generation=generation)
+            statuses = config_decisions.statuses(reports, worker_id=self._worker_id(), generation=generation)
             now = {key: status for key, status in statuses.items() if _unit(status) in held}
             changed = [
                 status

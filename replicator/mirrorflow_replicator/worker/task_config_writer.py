@@ -16,8 +16,8 @@ from mirrorflow_core.connect import worker_state
 from mirrorflow_core.connect.group_assignment import Unit
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partition_assignment import Assignment
-from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.process import now_ms
+from mirrorflow_replicator.worker import config_decisions
 from mirrorflow_replicator.worker.group_context import GroupContext
 
 log = logging.getLogger("mirrorflow.group")
@@ -48,7 +48,7 @@ class TaskConfigWriter:
 
     async def write(self, name: str, tasks: Sequence[Mapping[str, str]]) -> None:
         """Writes *tasks* to the config topic. Raises ClusterError."""
-        if records := commands.new_tasks(name, tasks, self._node.configs.configs):
+        if records := config_decisions.new_tasks(name, tasks, self._node.configs.configs):
             await self._node.configs.put(*records, now_ms=now_ms())
         self._arrange()
 
@@ -58,7 +58,7 @@ class TaskConfigWriter:
             if Unit(connector=name) not in node.held or name not in topic.configs.connectors:
                 return
             properties = topic.configs.connectors[name]
-            tasks = commands.with_task_class(properties.get("connector.class", ""), make(properties))
+            tasks = config_decisions.with_task_class(properties.get("connector.class", ""), make(properties))
             stored = topic.configs.tasks.get(name)
             if worker_state.are_same_tasks(tasks, stored) and name not in topic.configs.inconsistent:
                 return

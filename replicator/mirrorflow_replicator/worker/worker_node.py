@@ -12,12 +12,12 @@ from mirrorflow_core.settings import DistributedSettings, WorkerSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic, StatusTopic
 from mirrorflow_replicator.connectors.connector_host import create_connector
-from mirrorflow_replicator.http import commands
 from mirrorflow_replicator.http.commands import Command, Restart
 from mirrorflow_replicator.http.partition_rates import Samples
 from mirrorflow_replicator.http.progress import has_started
 from mirrorflow_replicator.http.worker_view import Request, Response
 from mirrorflow_replicator.process import now_ms
+from mirrorflow_replicator.worker import config_decisions
 from mirrorflow_replicator.worker.herder import States
 from mirrorflow_replicator.worker.local_connectors import LocalConnectors, read_config_topic
 from mirrorflow_replicator.worker.status_writer import WorkerStatuses, is_settled
@@ -122,7 +122,7 @@ class SingleNode:
     async def begin(cls, context: NodeContext, topics: WorkerTopics) -> WorkerNode:
         """Returns the node after it has written the connectors of files that the topic lacks. Raises ClusterError."""
         configs = topics.configs
-        if records := commands.seeds(context.distributed.seeds, configs.configs):
+        if records := config_decisions.seeds(context.distributed.seeds, configs.configs):
             await configs.put(*records, now_ms=now_ms())
         return cls(context, topics)
 

@@ -24,8 +24,7 @@ from mirrorflow_core.errors import MirrorFlowError, UnreachableError
 from mirrorflow_core.settings import ClientSettings, GroupSettings
 from mirrorflow_kafka.stores.group_membership import Joined, Membership, MemberStanding
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
-from mirrorflow_replicator.http import commands
-from mirrorflow_replicator.worker import group_member
+from mirrorflow_replicator.worker import config_decisions, group_member
 from mirrorflow_replicator.worker.group_member import GroupMember
 
 CONNECTOR, FIRST, SECOND = Unit(connector="c"), Unit(connector="c", task=0), Unit(connector="c", task=1)
@@ -248,7 +247,7 @@ def test_a_leader_assigns_the_units_of_the_config_topic_and_rebalances_when_they
     assert not first["me"].assigned & first["you"].assigned
     assert "http://me/" == first["you"].leader_url
     assert frozenset() == node.held == followed[-1]
-    assert commands.units(topic.configs) == frozenset()
+    assert config_decisions.units(topic.configs) == frozenset()
 
 
 def test_a_leader_that_lags_behind_a_member_assigns_a_config_mismatch() -> None:

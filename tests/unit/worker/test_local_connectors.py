@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mirrorflow_replicator.connectors.connector_host import IdleConnector
-from mirrorflow_replicator.http.commands import Wanted
+from mirrorflow_replicator.worker.config_decisions import Wanted
 from mirrorflow_replicator.worker.local_connectors import ConnectorSlot
 
 BOUND_S = 300.0

@@ -15,6 +15,7 @@ from mirrorflow_core.connect.worker_records import (
     WorkerStatus,
 )
 from mirrorflow_core.connect.worker_state import WorkerConfigs
+from mirrorflow_replicator.config.connector_classes import simple_name
 from mirrorflow_replicator.http.commands import (
     AlterOffsets,
     Configure,
@@ -25,16 +26,17 @@ from mirrorflow_replicator.http.commands import (
     Restart,
     RestartTask,
     SetTarget,
+)
+from mirrorflow_replicator.version import connect_version
+from mirrorflow_replicator.worker.config_decisions import (
     Wanted,
     decide,
     new_tasks,
     seeds,
-    simple_name,
     statuses,
     wanted,
     with_task_class,
 )
-from mirrorflow_replicator.version import connect_version
 from tests.unit.http.reports import connector, task
 
 NOT_STOPPED = (
