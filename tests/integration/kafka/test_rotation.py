@@ -150,7 +150,7 @@ def test_passwords_and_certificates_rotate_under_load(
         RunningCommand(flow, tmp_path, "--secrets", tmp_path) as run,
     ):
         wait_until("the backlog is copied", lambda: arrived(safe) > 2_000)
-        wait_until("heartbeats arrive", lambda: vault.has_topic("heartbeats arrive"))
+        wait_until("heartbeats arrive", lambda: vault.has_topic("heartbeats"))
         pids = family(run.pid)
 
         for number, cluster in enumerate((safe, vault)):
