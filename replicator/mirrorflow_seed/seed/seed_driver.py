@@ -145,6 +145,18 @@ class SeedProgress:
         )
 
     @property
+    def has_unfinished(self) -> bool:
+        """Whether a range of the latest wave still needs a task after its last one has ended unfinished.
+
+        One whose copy has been found complete since gets no task, so its result stays.
+        """
+        return any(
+            result.outcome is PartitionOutcome.UNFINISHED
+            and self.next_offsets.get(result.index, 0) < self.ranges[result.index].end
+            for result in self.partition_results.values()
+        )
+
+    @property
     def failed(self) -> tuple[PartitionResult, ...]:
         """The results of ranges whose copy has failed."""
         return tuple(
@@ -339,10 +351,7 @@ class SeedJob:
                 stalled = stalled + 1 if self._progress.lag >= before else 0
                 if stalled >= STALLED_WAVES_MAX:
                     raise StalledError(duration=f"in {stalled} waves", reasons=self._reasons())
-            waits = any(
-                result.outcome is PartitionOutcome.UNFINISHED
-                for result in self._progress.partition_results.values()
-            )
+            waits = self._progress.has_unfinished
             ranges = await self._plan(flow, arrangement, initial=initial, frozen=waits)
             if not waits:
                 catching_up += 1
