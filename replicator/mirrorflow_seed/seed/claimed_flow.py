@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from mirrorflow_core.errors import ClusterError, MirrorFlowError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings, StartPosition
+from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import consumed_batches
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
@@ -46,7 +47,8 @@ class ClaimedFlow:
     owner: FlowOwner
     # Jobs that held retention before this one owned the flow. They have ended, because it fences them.
     ended_holders: frozenset[str] = frozenset()
-    next_offsets: dict[TopicPartition, int] = field(default_factory=dict)  # as of the last `read_positions`
+    # As of the last `read_positions`, without those of topics that were deleted since.
+    next_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     copied: set[TopicPartition] = field(default_factory=set)  # partitions that this flow may have written
 
     @classmethod
@@ -145,14 +147,29 @@ class ClaimedFlow:
         return self.owner.is_first
 
     async def read_positions(self) -> None:
-        """Reads how far each partition is copied, whichever process has stored that."""
+        """Reads how far each partition is copied, whichever process has stored that.
+
+        Topics have the ids of the last `arrange`. Where one was deleted since its position was stored, nothing is known to be copied:
+        the partition goes to a task, which continues, or refuses, as the loss policy says.
+        """
         positions = await self.owner.positions()
         self.next_offsets = {
-            partition: position.next_source_offset for partition, position in positions.items()
+            partition: position.next_source_offset
+            for partition, position in positions.items()
+            if not self._is_of_deleted_topic(position)
         }
         self.copied = {
             partition for partition, position in positions.items() if not position.is_of_empty_copy
         }
+
+    def _is_of_deleted_topic(self, position: WriterPosition) -> bool:
+        """Whether a topic of *position*, on either side, was created again since it was stored."""
+        ids = (
+            (position.source_topic_id, self.source.metadata.topic_id(position.topic)),
+            # Of the copy in the position: after a change of naming, a flow continues in another one.
+            (position.target_topic_id, self.target.metadata.topic_id(position.target_topic)),
+        )
+        return any(known and present and known != present for known, present in ids)
 
     async def store_starts(self, ranges: Iterable[SeedRange]) -> None:
         """Stores the start offsets of partitions that were never copied.

@@ -1,6 +1,10 @@
-"""A seed is refused where a copy has records of others. An open transaction in a copy does not count, and is not waited for."""
+"""What a seed takes as copied: not the records of others, which refuse it, nor what a deleted topic had.
+
+An open transaction in a copy does not count, and is not waited for.
+"""
 
 import asyncio
+import uuid
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,13 +13,16 @@ import pytest
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.fetch import FetchKey, PartitionFetchResponse
 from mirrorflow_core.wire.records import Record, encode_as_logged
+from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin, log_reader
 from mirrorflow_kafka.admin.log_requests import LATEST
+from mirrorflow_kafka.client.metadata import Metadata, TopicMetadata
 from mirrorflow_seed.errors import ForeignRecordsError
 from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
 
 COPY = TopicPartition("orders", 0)
 END = 10
+OLD_ID, PRESENT_ID = uuid.UUID(int=1), uuid.UUID(int=2)
 
 
 def require_no_foreign_records(
@@ -64,3 +71,56 @@ def test_an_open_transaction_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
 def test_a_committed_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ForeignRecordsError):
         require_no_foreign_records(monkeypatch, last_stable=4, record=3)
+
+
+def next_offsets(
+    *, source_id: object = PRESENT_ID, target_id: object = PRESENT_ID, target_topic: str = "orders"
+) -> dict[TopicPartition, int]:
+    """Returns the next offsets that a flow reads from a position with these ids; both topics have PRESENT_ID."""
+    position = WriterPosition(
+        topic="orders",
+        partition=0,
+        next_source_offset=END,
+        target_topic=target_topic,
+        source_topic_id=str(source_id),
+        target_topic_id=str(target_id),
+    )
+
+    async def positions() -> dict[TopicPartition, WriterPosition]:
+        return {COPY: position}
+
+    topics = {"orders": TopicMetadata(name="orders", topic_id=PRESENT_ID)}
+    metadata = Metadata(cluster_id=None, controller_id=-1, brokers={}, topics=topics)
+    cluster = cast("Any", SimpleNamespace(alias="west", metadata=metadata))
+    flow = ClaimedFlow(
+        settings=cast("Any", None),
+        source=cluster,
+        target=cluster,
+        hold_log=cast("Any", None),
+        group="seed",
+        owner=cast("Any", SimpleNamespace(positions=positions)),
+    )
+    asyncio.run(flow.read_positions())
+    return dict(flow.next_offsets)
+
+
+def test_the_position_of_a_deleted_copy_does_not_count() -> None:
+    """The present copy is empty, so a seed that took this position as its progress would leave it empty."""
+    assert {} == next_offsets(target_id=OLD_ID)
+
+
+def test_the_position_of_a_deleted_source_topic_does_not_count() -> None:
+    assert {} == next_offsets(source_id=OLD_ID)
+
+
+@pytest.mark.parametrize("target_topic", ["orders", "old-name", ""])
+def test_a_position_of_the_present_topics_counts(target_topic: str) -> None:
+    """So does one from before a change of naming: the flow continues there in another copy."""
+    target_id = PRESENT_ID if target_topic == "orders" else OLD_ID
+
+    assert {COPY: END} == next_offsets(target_id=target_id, target_topic=target_topic)
+
+
+def test_a_position_without_ids_counts() -> None:
+    """Java stores no ids."""
+    assert {COPY: END} == next_offsets(source_id="", target_id="")
