@@ -300,9 +300,10 @@ class SeedJob:
             ranges = await self._plan(flow, arrangement, initial=initial)
             if was_copied_before(ranges, flow.next_offsets):
                 self._left_at_start = self._progress.lag
-            if self._left_at_start == 0:
-                return self._final_status(arrangement)
             retention = RetentionHolder(flow)
+            if self._left_at_start == 0:
+                await retention.end()  # a seed that was killed after its last record may still hold it
+                return self._final_status(arrangement)
             await self._retry_transient(lambda: retention.begin(arrangement.names, ranges))
             self._phase = JobPhase.RUNNING
             try:

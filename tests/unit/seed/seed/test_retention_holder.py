@@ -8,17 +8,24 @@ from typing import Any, cast
 import pytest
 
 from mirrorflow_core.errors import NotAuthorizedError
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.topics.retention_hold import LEASE_S
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_core.wire.records import Record
+from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.metadata import Metadata
 from mirrorflow_kafka.stores import identity_topic
 from mirrorflow_kafka.stores.identity_topic import HoldLog
 from mirrorflow_replicator.connectors import topic_sync
 from mirrorflow_replicator.connectors.topic_sync import RetentionWriter
+from mirrorflow_seed.errors import EXIT_DONE
 from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
 from mirrorflow_seed.seed.retention_holder import RetentionHolder
-from mirrorflow_seed.seed.seed_plan import SeedRange
+from mirrorflow_seed.seed.seed_driver import SeedJob, SeedProgress
+from mirrorflow_seed.seed.seed_plan import SeedLog, SeedRange
+from mirrorflow_seed.seed.task_messages import Coordinator
+from mirrorflow_seed.settings import JobSettings
 from tests.unit.connectors.flow_settings import settings
 
 COPY = "east.orders"
@@ -28,6 +35,8 @@ RANGES = [SeedRange(index=0, topic="orders", partition=0, start=0, end=10, bytes
 
 class TargetStub:
     """A target with one topic and an identity topic, and the monotonic clock of all processes."""
+
+    metadata = Metadata(cluster_id=None, controller_id=-1, brokers={}, topics={})
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -174,6 +183,50 @@ def test_a_seed_takes_over_the_hold_of_a_killed_seed_and_restores_retention(targ
     asyncio.run(test())
 
     assert retentions == ["-1", "5000"]
+
+
+def test_a_seed_with_nothing_left_restores_the_retention_that_a_killed_seed_held(
+    target: TargetStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The killed seed had copied everything, and did not come to restore the retention itself."""
+    orders = TopicPartition("orders", 0)
+    killed, flow = target.job(), target.job()
+    seed: Any = SeedJob.__new__(SeedJob)
+    seed._settings, seed._job = flow.settings, JobSettings(extra={}, accept_foreign=True)
+    seed._progress, seed._coordinator = SeedProgress("1"), Coordinator()
+    seed._is_stopped, seed._stalled_s, seed._left_at_start = False, 0.0, None
+
+    async def opened(*_: object) -> ClaimedFlow:
+        return flow
+
+    async def positions(_: object) -> dict[TopicPartition, WriterPosition]:
+        return {orders: WriterPosition(topic="orders", partition=0, next_source_offset=10)}
+
+    async def arrange(_: object) -> Any:
+        return SimpleNamespace(
+            partitions=(orders,), names={"orders": COPY}, uncopied={}, incomplete=False, nothing_selected=None
+        )
+
+    async def source_logs(*_: object) -> dict[TopicPartition, SeedLog]:
+        return {orders: SeedLog(start=0, end=10)}
+
+    async def close(_: object) -> None: ...
+
+    async def test() -> int:
+        await killed.claim()
+        await RetentionHolder(killed).begin({"orders": COPY}, RANGES)
+        assert target.retention == "-1"
+        monkeypatch.setattr(FlowOwnerStub, "positions", positions)
+        monkeypatch.setattr(ClaimedFlow, "open", opened)
+        monkeypatch.setattr(ClaimedFlow, "arrange", arrange)
+        monkeypatch.setattr(ClaimedFlow, "source_logs", source_logs)
+        monkeypatch.setattr(ClaimedFlow, "close", close)
+        status: int = await seed._seed()
+        return status
+
+    status = asyncio.run(test())
+
+    assert (status, target.retention) == (EXIT_DONE, "5000")
 
 
 def test_a_seed_that_lost_the_flow_does_not_end_the_hold_of_its_successor(target: TargetStub) -> None:
