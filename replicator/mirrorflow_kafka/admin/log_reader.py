@@ -30,7 +30,7 @@ from mirrorflow_core.errors import (
 from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire import error_codes, fetch
-from mirrorflow_core.wire.batch import Batch, checksum_holds, split
+from mirrorflow_core.wire.batch import COUNT_UNKNOWN, Batch, checksum_holds, split
 from mirrorflow_core.wire.error_codes import OFFSET_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE
 from mirrorflow_core.wire.fetch import (
     NO_SESSION,
@@ -211,7 +211,7 @@ async def batches_between(
         for batch in split(fetched.records):
             if batch.next_offset <= start:
                 continue
-            if batch.base_offset >= end:
+            if start >= end or not begins_before(batch, end):
                 return
             yield batch, fetched
             start = batch.next_offset
@@ -229,6 +229,19 @@ async def batches_between(
         if now() - unserved_since_s >= FORMER_LEADER_S:
             with contextlib.suppress(UnreachableError):
                 await cluster.refresh([partition.topic])
+
+
+def begins_before(batch: Batch, offset: int) -> bool:
+    """Returns whether *batch* may have records below *offset*: only their own offsets decide it for a compressed batch of magic 0 or 1.
+
+    Such a batch has the offset of its last record. A damaged one may have any, so the caller gets it and reports it.
+    """
+    if batch.base_offset < offset or batch.count != COUNT_UNKNOWN:
+        return batch.base_offset < offset
+    try:
+        return not checksum_holds(batch) or decode_records(batch)[0].offset < offset
+    except CorruptRecordsError:
+        return True
 
 
 def served_end(fetched: PartitionFetchResponse, *, read_committed: bool) -> int:

@@ -7,6 +7,7 @@ not serve yet, and raises DeletedMeanwhileError for records that the log has del
 
 import asyncio
 import contextlib
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from mirrorflow_core.errors import BrokerError
@@ -16,6 +17,7 @@ from mirrorflow_core.wire.batch import Batch, first_size_bytes, split
 from mirrorflow_core.wire.fetch import FETCH_BYTES_MAX, AbortedFilter, PartitionFetchResponse
 from mirrorflow_kafka.admin.log_reader import (
     UNSERVED_MAX_S,
+    begins_before,
     read_through_elections,
     served_end,
     unserved_error,
@@ -107,8 +109,8 @@ class OffsetRangeReader:
         self._aborted_filter.feed(fetched.aborted)
         return [
             batch
-            for batch in batches
-            if self._is_delivered(batch) and batch.base_offset < self._end and batch.count
+            for batch in takewhile(lambda batch: begins_before(batch, self._end), batches)
+            if self._is_delivered(batch) and batch.count
         ]
 
     async def close(self) -> None:

@@ -23,6 +23,7 @@ from mirrorflow_kafka.admin.log_reader import (
     read_through_elections,
 )
 from tests.unit.core.wire.messages import FetchResponse
+from tests.unit.core.wire.old_messages import log_of_wrappers
 
 ORDERS = TopicPartition("orders", 3)
 VERSION = 12
@@ -118,6 +119,29 @@ def offsets_between(cluster: Any, start: int, end: int, **more: Any) -> list[int
         return [batch.base_offset async for batch, _ in batches_between(cluster, ORDERS, start, end, **more)]
 
     return asyncio.run(read_all())
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_an_old_batch_that_an_end_cuts_is_yielded_on_both_sides(magic: int) -> None:
+    """Its offset is that of its last record, beyond the end; the batch after it begins beyond the end."""
+
+    def read_range(start: int, end: int) -> list[int]:
+        data = bytes(log_of_wrappers(start, end=100, magic=magic))
+        return offsets_between(FakeCluster(fetch_response(records=data, high_watermark=100)), start, end)
+
+    assert [19, 39, 59] == read_range(0, 50)
+    assert [59, 79, 99] == read_range(50, 100)
+    assert [19, 39] == read_range(0, 40)
+
+
+def test_a_damaged_old_batch_is_yielded_where_it_may_hold_records() -> None:
+    """The caller reports it; where it begins cannot be read any more."""
+    data = log_of_wrappers(0, end=20)
+    data[-1] ^= 1
+
+    cluster = FakeCluster(fetch_response(records=bytes(data)))
+
+    assert [19] == offsets_between(cluster, 0, 10)
 
 
 def test_the_starts_of_several_logs_are_fetched_with_one_request() -> None:
