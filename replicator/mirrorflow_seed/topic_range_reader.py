@@ -17,7 +17,7 @@ from mirrorflow_core.wire.batch import Batch, checksum_holds, split
 from mirrorflow_core.wire.fetch import AbortedFilter, PartitionFetchResponse
 from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import read_through_elections
+from mirrorflow_kafka.admin.log_reader import begins_before, read_through_elections
 from mirrorflow_kafka.admin.log_requests import EARLIEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
@@ -158,7 +158,7 @@ class TopicRangeReader:
         aborted = AbortedFilter(response.aborted)
         try:
             for batch in split(response.records):
-                if batch.base_offset >= end:
+                if self.next_offset >= end or not begins_before(batch, end):
                     self.next_offset = end
                     return
                 delivered = aborted.delivers(batch) if committed else not batch.is_control
@@ -183,6 +183,7 @@ class TopicRangeReader:
             raise CorruptRecordsError("its checksum does not hold")
         records = decode(batch)
         begin, end = self.next_offset, self._end
-        if batch.base_offset < begin or batch.next_offset > end:
+        # An old compressed batch has the offset of its last record.
+        if batch.magic < 2 or batch.base_offset < begin or batch.next_offset > end:
             records = [record for record in records if begin <= record.offset < end]
         return records
