@@ -13,7 +13,7 @@ from mirrorflow_core.switchover.diverged_tail import DivergedTail, TailCount
 from mirrorflow_core.wire.batch import Batch, checksum_holds, split
 from mirrorflow_core.wire.fetch import AbortedFilter
 from mirrorflow_core.wire.records import Record, decode
-from mirrorflow_kafka.admin.log_reader import read_through_elections
+from mirrorflow_kafka.admin.log_reader import begins_before, read_through_elections
 from mirrorflow_kafka.client.cluster import Cluster
 
 FETCH_BYTES: Final = 1 << 20
@@ -45,7 +45,7 @@ async def tail_batches(cluster: Cluster, tail: DivergedTail, start: int) -> Asyn
         aborted.feed(fetched.aborted)
         began = offset
         for batch in split(fetched.records):
-            if batch.base_offset >= tail.end:
+            if offset >= tail.end or not begins_before(batch, tail.end):
                 offset = tail.end
                 break
             is_delivered = _is_delivered(aborted, batch, tail)
