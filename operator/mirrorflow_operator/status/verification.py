@@ -36,6 +36,7 @@ from mirrorflow_operator.status.spark_jobs import (
 
 _KIND: Final = ConditionType.VERIFIED
 _VERDICTS: Final = frozenset({Reason.EQUAL, Reason.DIFFERENCES_FOUND, Reason.UNDECIDED})
+_NOTHING_COMPARED: Final = "No window was compared: the topics have no records, or the sample selects none."
 
 
 def verify_status(observation: Observation, flow: MirrorFlow | None) -> VerifyStatus | None:
@@ -103,9 +104,12 @@ def _verdict(status: VerifyStatus) -> Finding | None:
         return no(_KIND, Reason.DIFFERENCES_FOUND, f"{text}{count}. {log_hint(status.job)}")
     if status.phase != RunPhase.SUCCEEDED.value:
         return None
+    if not windows.total:
+        return unknown(_KIND, Reason.UNDECIDED, _NOTHING_COMPARED)
     compared = f"{windows.equal:,} of {windows.total:,} windows are equal, {status.source_records:,} records"
-    if windows.undecided:
-        return unknown(_KIND, Reason.UNDECIDED, f"{compared}; {windows.undecided:,} could not be compared.")
+    undecided = max(windows.undecided, windows.total - windows.equal)
+    if undecided:
+        return unknown(_KIND, Reason.UNDECIDED, f"{compared}; {undecided:,} could not be compared.")
     return yes(_KIND, Reason.EQUAL, f"{compared}.")
 
 
