@@ -29,6 +29,7 @@ from mirrorflow_operator.status.spark_jobs import (
 
 _ARCHIVED: Final = ConditionType.ARCHIVED
 _RESTORED: Final = ConditionType.RESTORED
+_FAILURES: Final = frozenset({Reason.ARCHIVE_FAILED, Reason.ARCHIVE_INCOMPLETE})
 # An export that follows the source is overdue after this time without a complete increment: twenty failures of its
 # driver at the default interval, three Jobs, and the time between two of them.
 FOLLOW_OVERDUE_S: Final = 7_200.0
@@ -94,6 +95,9 @@ def archived(
     problem = None if job is None else driver_problem(job, flow=flow, now_s=observation.now_s)
     if problem is not None and not (problem.reason is Reason.QUEUED and status.success_time):
         return no(_ARCHIVED, problem.reason, problem.message)
+    failure = _failure_before(observation, job, status)
+    if failure is not None:
+        return failure
     if archive_overdue_in_s(observation, archive, status) == 0:
         why = f" {status.message}" if status.message and status.phase == RunPhase.RUNNING.value else ""
         allowed = "the schedule allows" if archive.schedule else f"{FOLLOW_OVERDUE_S / 3600:g} hours"
@@ -106,6 +110,28 @@ def archived(
         return unknown(_ARCHIVED, Reason.ARCHIVING, "The first export has not ended yet.")
     how = f"every {archive.interval_seconds} s" if archive.follow else "by its schedule"
     return yes(_ARCHIVED, Reason.ARCHIVED, f"The last export is complete; what is new is added {how}.")
+
+
+def _failure_before(
+    observation: Observation, job: ObservedJob | None, status: ArchiveStatus
+) -> Finding | None:
+    """Returns the reported failure of the export before the present one; None without one, or once that has a success."""
+    reported = next(
+        (
+            condition
+            for condition in observation.resource.status.conditions
+            if condition.type == _ARCHIVED.value
+        ),
+        None,
+    )
+    reason = next(
+        (failure for failure in _FAILURES if reported is not None and failure.value == reported.reason), None
+    )
+    success_s = parse_timestamp(status.success_time or "")
+    has_success = job is not None and success_s is not None and success_s >= job.created_s
+    if reported is None or reason is None or has_success or status.phase == RunPhase.SUCCEEDED.value:
+        return None
+    return no(_ARCHIVED, reason, reported.message)
 
 
 def _failed_export(job: ObservedJob | None, archive: Archive, status: ArchiveStatus) -> Finding:
@@ -137,7 +163,9 @@ def archive_overdue_in_s(
     if not archive.follow or job is None:
         return None
     allowed_s = max(FOLLOW_OVERDUE_S, 2.0 * archive.interval_seconds)
-    return max(0.0, max(success_s or 0.0, job.created_s) + allowed_s - observation.now_s)
+    # A failed Job is replaced by a new one, so its age says nothing on an archive that has had a success.
+    since_s = job.created_s if success_s is None else success_s
+    return max(0.0, since_s + allowed_s - observation.now_s)
 
 
 def restore_status(observation: Observation, flow: MirrorFlow | None) -> RestoreStatus | None:

@@ -1,0 +1,124 @@
+"""Archived while an export runs after one that failed, and when an archive is overdue."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mirrorflow_operator.api.status import (
+    ArchiveStatus,
+    Condition,
+    ConditionStatus,
+    RunPhase,
+    Status,
+)
+from mirrorflow_operator.api.timestamps import timestamp
+from mirrorflow_operator.plan.job_objects import RunKind
+from mirrorflow_operator.status.archiving import (
+    FOLLOW_OVERDUE_S,
+    archive_overdue_in_s,
+    archive_status,
+    archived,
+)
+from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason
+from mirrorflow_operator.status.observation import Observation
+from tests.unit.operator.observations import NOW_S, driver, job, mirror_flow, observed, resource
+
+URL = "s3://backups/orders"
+SCHEDULED: dict[str, Any] = {"archive": {"url": URL, "schedule": "0 * * * *"}}
+FOLLOWED: dict[str, Any] = {"archive": {"url": URL, "follow": True}}
+FAILED = Condition(
+    type=ConditionType.ARCHIVED.value,
+    status=ConditionStatus.FALSE,
+    reason=Reason.ARCHIVE_FAILED.value,
+    message="It failed: its driver failed repeatedly.",
+    last_transition_time=timestamp(NOW_S - 900),
+    observed_generation=1,
+)
+INCOMPLETE = FAILED.model_copy(update={"reason": Reason.ARCHIVE_INCOMPLETE.value})
+UNSCHEDULABLE = FAILED.model_copy(update={"reason": Reason.PODS_REFUSED.value})
+SPECS = pytest.mark.parametrize("spec", [SCHEDULED, FOLLOWED], ids=["scheduled", "followed"])
+
+
+def running(spec: dict[str, Any], condition: Condition | None, *, success_s: float | None) -> Observation:
+    """A Job that began a minute ago; *condition*: reported before."""
+    flow = mirror_flow(**spec)
+    before = ArchiveStatus(
+        job="east-to-west-archive-29393940",
+        phase=RunPhase.FAILED.value,
+        completion_time=timestamp(NOW_S - 600),
+        success_time=None if success_s is None else timestamp(success_s),
+    )
+    status = Status(archive=before, conditions=[] if condition is None else [condition])
+    export = job(
+        name="east-to-west-archive-29394000",
+        kind=RunKind.ARCHIVE,
+        run_id="following" if spec is FOLLOWED else "",
+        created_s=NOW_S - 60,
+        pods=(driver(phase="Running"),),
+    )
+    return replace(
+        observed(flow=flow, jobs=(export,), schedules_created_s={RunKind.ARCHIVE: NOW_S - 9e5}),
+        resource=resource(flow, status=status),
+    )
+
+
+def finding(observation: Observation, spec: dict[str, Any]) -> Finding:
+    flow = mirror_flow(**spec)
+    found = archived(observation, flow, archive_status(observation, flow))
+    assert found is not None
+    return found
+
+
+@SPECS
+@pytest.mark.parametrize("condition", [FAILED, INCOMPLETE], ids=["failed", "incomplete"])
+def test_a_failure_stays_reported_while_the_next_export_runs(spec: dict[str, Any], condition: Condition):
+    found = finding(running(spec, condition, success_s=NOW_S - 3_600), spec)
+
+    assert (condition.status, condition.reason, condition.message) == (
+        found.status,
+        found.reason.value,
+        found.message,
+    )
+
+
+@SPECS
+def test_a_failure_stays_reported_while_the_first_export_is_tried_again(spec: dict[str, Any]):
+    found = finding(running(spec, FAILED, success_s=None), spec)
+
+    assert (ConditionStatus.FALSE, Reason.ARCHIVE_FAILED) == (found.status, found.reason)
+
+
+def test_a_complete_increment_of_the_running_export_ends_the_failure():
+    found = finding(running(FOLLOWED, FAILED, success_s=NOW_S - 20), FOLLOWED)
+
+    assert (ConditionStatus.TRUE, Reason.ARCHIVED) == (found.status, found.reason)
+
+
+@SPECS
+def test_a_problem_of_a_driver_that_runs_by_now_is_not_kept(spec: dict[str, Any]):
+    found = finding(running(spec, UNSCHEDULABLE, success_s=NOW_S - 3_600), spec)
+
+    assert (ConditionStatus.TRUE, Reason.ARCHIVED) == (found.status, found.reason)
+
+
+@pytest.mark.parametrize("condition", [None, FAILED], ids=["lost-condition", "failed"])
+def test_a_new_job_does_not_make_the_last_success_recent(condition: Condition | None):
+    """The failed Jobs of an export that follows the source are replaced, each within less than two hours."""
+    observation = running(FOLLOWED, condition, success_s=NOW_S - 86_400)
+    flow = mirror_flow(**FOLLOWED)
+    status = archive_status(observation, flow)
+
+    assert flow.spec.archive is not None
+    assert 0.0 == archive_overdue_in_s(observation, flow.spec.archive, status)
+    assert ConditionStatus.TRUE is not finding(observation, FOLLOWED).status
+
+
+def test_an_archive_without_a_success_is_overdue_by_the_age_of_its_job():
+    observation = running(FOLLOWED, None, success_s=None)
+    flow = mirror_flow(**FOLLOWED)
+
+    assert flow.spec.archive is not None
+    assert FOLLOW_OVERDUE_S - 60 == archive_overdue_in_s(
+        observation, flow.spec.archive, archive_status(observation, flow)
+    )
