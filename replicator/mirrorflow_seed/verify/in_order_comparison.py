@@ -123,7 +123,9 @@ class InOrderComparison:
         """Returns the windows in order; with a *reason* for an early end, the rest are undecided."""
         size, verify_range = self._range.window_offsets, self._range
         if reason:
-            for index in range(self._cursor // size, -(-verify_range.source_to // size)):
+            begin = self._cursor // size
+            # A range without source offsets, with records of the target alone, has one window, too.
+            for index in range(begin, max(begin + 1, -(-verify_range.source_to // size))):
                 self._tally(index * size).leave_undecided(reason)
         return [
             tally.result(
