@@ -30,7 +30,7 @@ from mirrorflow_seed.verify.offset_windows import VerifyPlanSettings
 from mirrorflow_seed.verify.open_transactions import describe_open_transactions
 from mirrorflow_seed.verify.partition_planner import PartitionLayout, PartitionPlanner, VerifyPlan
 from mirrorflow_seed.verify.range_reader import OffsetRange
-from mirrorflow_seed.verify.stored_offsets import read_stored_offsets
+from mirrorflow_seed.verify.stored_offsets import StoredOffsets, read_stored_offsets
 
 CONCURRENT_PARTITIONS: Final = 16  # planned at once; each takes a few small fetches
 READS_OF_TASK: Final = 2_000  # some seconds: 10 ms each, CONCURRENT_PARTITIONS at once, or one after the other within a partition
@@ -153,6 +153,13 @@ async def partition_layouts(
         if copied[partition.topic] in target_topics
         and partition.partition in target_topics[copied[partition.topic]].partitions
     ]
+    # An archive may end before such partitions were created.
+    unpaired = (
+        {}
+        if plan_settings.target_may_be_ahead
+        else await _without_source(source, target, copied, source_partitions)
+    )
+    target_partitions += unpaired
     target_starts = await admin.offsets_at(target, target_partitions, EARLIEST)
     flow_offsets = await read_stored_offsets(source, target, settings)
     notes += flow_offsets.problems
@@ -191,7 +198,60 @@ async def partition_layouts(
             log_bytes=max(source_bytes.get(partition, 0), target_bytes.get(target_partition, 0)) or None,
         )
         result.append(cut_at_source_end(layout) if plan_settings.target_may_be_ahead else layout)
-    return result
+    offsets_of_unpaired = {
+        partition: OffsetRange(target_starts[partition], target_ends[partition]) for partition in unpaired
+    }
+    return result + [
+        _layout_without_source(unpaired[partition], partition, offsets)
+        for partition, offsets in offsets_of_unpaired.items()
+        if offsets.start < offsets.end
+    ]
+
+
+async def _without_source(
+    source: Cluster, target: Cluster, copied: Mapping[str, str], source_partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, TopicPartition]:
+    """Maps partitions of copies that no source topic has to those that the source would have."""
+    paired = {TopicPartition(copied[partition.topic], partition.partition) for partition in source_partitions}
+    topics = target.metadata.topics
+    unpaired = {
+        partition: TopicPartition(name, partition.partition)
+        for name, copy in copied.items()
+        if copy in topics
+        for partition in (TopicPartition(copy, number) for number in topics[copy].partitions)
+        if partition not in paired
+    }
+    if not unpaired:
+        return {}
+    # The source may have got them since its topics were listed, and the flow may have copied to them.
+    now = await admin.list_topics(source)
+    return {
+        partition: origin
+        for partition, origin in unpaired.items()
+        if origin.topic in now
+        and not now[origin.topic].error
+        and origin.partition not in now[origin.topic].partitions
+    }
+
+
+def _layout_without_source(
+    source: TopicPartition, target: TopicPartition, target_offsets: OffsetRange
+) -> PartitionLayout:
+    """Returns the layout of a target partition that the source lacks: each of its records is an extra one.
+
+    The source is not read, so it is compared in order also if the topic is compacted.
+    """
+    return PartitionLayout(
+        source=source,
+        target=target,
+        source_offsets=OffsetRange(0, 0),
+        target_offsets=target_offsets,
+        stored=StoredOffsets(),
+        copied_before=None,
+        is_compacted=False,
+        can_expire=False,
+        timestamps=False,
+    )
 
 
 def cut_at_source_end(layout: PartitionLayout) -> PartitionLayout:
