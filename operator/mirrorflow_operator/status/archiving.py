@@ -95,7 +95,7 @@ def archived(
     problem = None if job is None else driver_problem(job, flow=flow, now_s=observation.now_s)
     if problem is not None and not (problem.reason is Reason.QUEUED and status.success_time):
         return no(_ARCHIVED, problem.reason, problem.message)
-    failure = _failure_before(observation, job, status)
+    failure = _failure_before(observation, job, archive, status)
     if failure is not None:
         return failure
     if archive_overdue_in_s(observation, archive, status) == 0:
@@ -113,9 +113,24 @@ def archived(
 
 
 def _failure_before(
-    observation: Observation, job: ObservedJob | None, status: ArchiveStatus
+    observation: Observation, job: ObservedJob | None, archive: Archive, status: ArchiveStatus
 ) -> Finding | None:
-    """Returns the reported failure of the export before the present one; None without one, or once that has a success."""
+    """Returns the failure of the export before the present one; None without one, or once the present one has a success.
+
+    It is known from its Job, or from the reported condition where that Job is deleted, as with `follow` before the next one.
+    """
+    success_s = parse_timestamp(status.success_time or "")
+    has_success = job is not None and success_s is not None and success_s >= job.created_s
+    if has_success or status.phase == RunPhase.SUCCEEDED.value:
+        return None
+    ended = newest_job((other for other in observation.jobs if other.outcome is not None), RunKind.ARCHIVE)
+    if ended is not None and archive.schedule:
+        if phase_of(ended) is not RunPhase.FAILED:
+            return None
+        message = failure_message(ended, last_report(ended))
+        return _failed_export(
+            ended, archive, status.model_copy(update={"job": ended.name, "message": message})
+        )
     reported = next(
         (
             condition
@@ -127,11 +142,7 @@ def _failure_before(
     reason = next(
         (failure for failure in _FAILURES if reported is not None and failure.value == reported.reason), None
     )
-    success_s = parse_timestamp(status.success_time or "")
-    has_success = job is not None and success_s is not None and success_s >= job.created_s
-    if reported is None or reason is None or has_success or status.phase == RunPhase.SUCCEEDED.value:
-        return None
-    return no(_ARCHIVED, reason, reported.message)
+    return None if reported is None or reason is None else no(_ARCHIVED, reason, reported.message)
 
 
 def _failed_export(job: ObservedJob | None, archive: Archive, status: ArchiveStatus) -> Finding:

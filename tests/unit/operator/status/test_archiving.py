@@ -122,3 +122,39 @@ def test_an_archive_without_a_success_is_overdue_by_the_age_of_its_job():
     assert FOLLOW_OVERDUE_S - 60 == archive_overdue_in_s(
         observation, flow.spec.archive, archive_status(observation, flow)
     )
+
+
+def test_a_failed_job_that_exists_is_reported_after_a_problem_of_the_next_driver():
+    """The condition has had the problem meanwhile, and no longer the failure."""
+    observation = running(SCHEDULED, UNSCHEDULABLE, success_s=NOW_S - 3_600)
+    failed = job(
+        name="east-to-west-archive-29393940",
+        kind=RunKind.ARCHIVE,
+        run_id="",
+        created_s=NOW_S - 1_200,
+        ended_s=NOW_S - 600,
+        outcome="Failed",
+        reason="BackoffLimitExceeded",
+    )
+
+    found = finding(replace(observation, jobs=(failed, *observation.jobs)), SCHEDULED)
+
+    assert (ConditionStatus.FALSE, Reason.ARCHIVE_FAILED) == (found.status, found.reason)
+    assert "It failed: its driver failed repeatedly" in found.message
+    assert failed.name in found.message
+
+
+def test_an_older_scheduled_export_does_not_hide_the_failure_of_one_that_follows_the_source():
+    observation = running(FOLLOWED, FAILED, success_s=NOW_S - 3_600)
+    complete = job(
+        name="east-to-west-archive-29393000",
+        kind=RunKind.ARCHIVE,
+        run_id="",
+        created_s=NOW_S - 9e4,
+        ended_s=NOW_S - 8e4,
+        outcome="Complete",
+    )
+
+    found = finding(replace(observation, jobs=(complete, *observation.jobs)), FOLLOWED)
+
+    assert (ConditionStatus.FALSE, Reason.ARCHIVE_FAILED) == (found.status, found.reason)
