@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import groupby
 from typing import Final
 
-from mirrorflow_core.errors import BrokerError, NotAuthorizedError
+from mirrorflow_core.errors import BrokerError, ClusterError, NotAuthorizedError
 from mirrorflow_core.offsets.checkpoints import (
     HAS_MEMBERS,
     OTHER_KIND,
@@ -134,7 +134,7 @@ async def clamp_groups(settings: CheckpointSettings, target: Cluster) -> tuple[F
     """Commits the last checkpoint of each selected group, clamped to its copy, and returns the groups, sorted by name.
 
     It is for a switchover whose source is lost: what groups have read there since their last checkpoints, they read again. Without
-    Read on the offset map, checkpoints of an earlier copy are not recognised.
+    Read on the offset map, checkpoints of an earlier copy are not recognised. A group that the target refuses keeps no other group back.
     Raises ClusterError if the target cannot be used, InvalidSettingError.
     """
     known = KnownOffsets(settings, OffsetReaders(source=target, target=target, syncs=target, reader=target))
@@ -158,7 +158,13 @@ async def clamp_groups(settings: CheckpointSettings, target: Cluster) -> tuple[F
             match writable(listed.get(group)):
                 case Writable.YES:
                     inside = clamped(points[group], *limits)
-                    return await _place(target, group, inside, points[group].keys() - inside.keys())
+                    try:
+                        return await _place(target, group, inside, points[group].keys() - inside.keys())
+                    except ClusterError as error:
+                        # Until all groups are placed, applications can write to neither side. A missing ACL is not awaited.
+                        if error.retriable and not isinstance(error, NotAuthorizedError):
+                            raise
+                        return _refused(group, str(error))
                 case Writable.ACTIVE:
                     return _refused(group, HAS_MEMBERS)
                 case Writable.OTHER_KIND:

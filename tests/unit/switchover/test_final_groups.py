@@ -2,17 +2,21 @@
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_core.errors import BrokerError
+from mirrorflow_core.errors import BrokerError, ClusterError, NotAuthorizedError, UnreachableError
 from mirrorflow_core.offsets.checkpoints import HAS_MEMBERS, GroupOffset, Point
+from mirrorflow_core.offsets.offset_translation import Committed
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_kafka.admin import admin, groups
+from mirrorflow_kafka.admin.log_requests import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets
@@ -134,3 +138,86 @@ def test_a_lost_flow_without_a_checkpoints_topic_has_no_group_to_move(
     else:
         with pytest.raises(BrokerError):
             asyncio.run(clamp_groups(connector.checkpoint, target))
+
+
+class GroupsOfTarget:
+    """Three groups with a checkpoint, and a target that has none of their offsets. It refuses group legacy by *refusal* in *request*."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, request: str, refusal: ClusterError) -> None:
+        self.committed: list[str] = []
+        self._request, self._refusal = request, refusal
+        monkeypatch.setattr(KnownOffsets, "read_checkpoints", GroupsOfTarget._read_checkpoints)
+        monkeypatch.setattr(KnownOffsets, "read_new_maps", self._read_no_maps)
+        monkeypatch.setattr(groups, "list_groups", self._list_groups)
+        monkeypatch.setattr(groups, "fetch_offsets", self._fetch_offsets)
+        monkeypatch.setattr(groups, "commit_offsets", self._commit_offsets)
+        monkeypatch.setattr(admin, "list_offsets", self._list_offsets)
+
+    @staticmethod
+    async def _read_checkpoints(known: Any) -> bool:
+        points = {COPY: Point(upstream_offset=7, downstream_offset=7)}
+        known.checkpoints = dict.fromkeys(("billing", "legacy", "shipping"), points)
+        return True
+
+    async def _read_no_maps(self) -> None:
+        raise NotAuthorizedError(cluster="east", operation="Read", resource="the offset map")
+
+    async def _list_groups(self, _: object) -> dict[str, object]:
+        return {}
+
+    async def _list_offsets(
+        self, _: object, partitions: set[TopicPartition], position: int
+    ) -> dict[TopicPartition, object]:
+        offset = 9 if position == LATEST else 0
+        return dict.fromkeys(partitions, SimpleNamespace(offset=offset, error=0))
+
+    async def _fetch_offsets(self, _: object, group: str) -> dict[TopicPartition, Committed]:
+        self._refuse(group, "OffsetFetch")
+        return {}
+
+    async def _commit_offsets(
+        self, _: object, group: str, offsets: dict[TopicPartition, Committed]
+    ) -> dict[TopicPartition, int]:
+        self._refuse(group, "OffsetCommit")
+        self.committed.append(group)
+        return dict.fromkeys(offsets, 0)
+
+    def _refuse(self, group: str, request: str) -> None:
+        if (group, request) == ("legacy", self._request):
+            raise self._refusal
+
+    def clamp(self) -> tuple[FinalGroup, ...]:
+        (connector,) = load_standalone("bootstrap.servers=127.0.0.1:1\n", [CONNECTOR]).connectors
+        assert connector.checkpoint is not None
+        target = create_autospec(Cluster, instance=True, alias="east")
+        return asyncio.run(clamp_groups(connector.checkpoint, target))
+
+
+@pytest.mark.parametrize("request_name", ["OffsetFetch", "OffsetCommit"])
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        NotAuthorizedError(cluster="east", operation="Describe", resource="group legacy"),
+        BrokerError(cluster="east", request="OffsetFetch", code=24, name="INVALID_GROUP_ID"),
+    ],
+    ids=["not authorized", "another refusal"],
+)
+def test_a_group_that_the_target_refuses_is_named_and_the_others_are_placed(
+    monkeypatch: pytest.MonkeyPatch, request_name: str, refusal: ClusterError
+):
+    """An unplanned switchover goes on: applications cannot write to either side meanwhile."""
+    target = GroupsOfTarget(monkeypatch, request_name, refusal)
+
+    billing, legacy, shipping = target.clamp()
+
+    assert ["billing", "shipping"] == sorted(target.committed)
+    assert [GroupOutcome.BOUND] * 2 == [billing.outcome, shipping.outcome]
+    assert ("legacy", GroupOutcome.REFUSED, str(refusal)) == (legacy.group, legacy.outcome, legacy.why)
+
+
+def test_groups_are_placed_again_after_an_error_that_a_retry_may_cure(monkeypatch: pytest.MonkeyPatch):
+    lost = UnreachableError(cluster="east", addresses="east:9092", problem="no response")
+    target = GroupsOfTarget(monkeypatch, "OffsetCommit", lost)
+
+    with pytest.raises(UnreachableError):
+        target.clamp()
