@@ -29,6 +29,11 @@ class HookAction(Enum):
 class SwitchoverHook(Protocol):
     """A hook of a pair. It may be run again with the same action, and must succeed then."""
 
+    @property
+    def timeout_s(self) -> float:
+        """For how long it may work."""
+        ...
+
     async def run(self, action: HookAction, variables: Mapping[str, str]) -> None:
         """Runs it to its end, with *variables* in its environment. Raises SwitchoverError."""
         ...

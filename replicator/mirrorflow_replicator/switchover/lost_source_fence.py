@@ -1,10 +1,11 @@
-"""Fences a source that may be lost: as far as it answers, and never for longer than a few seconds."""
+"""Fences a source that may be lost: as far as it answers, and never for longer than an unplanned switchover waits for it."""
 
 import asyncio
 from collections.abc import Collection
 from typing import Final
 
 from mirrorflow_core.errors import UnreachableError
+from mirrorflow_core.switchover import guards
 from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.switchover.errors import FenceUnavailableError
@@ -15,6 +16,9 @@ from mirrorflow_replicator.switchover.write_fences import DenyAclFence, NotedFen
 
 # Applications cannot write to either side meanwhile. A DENY ACL is set within 50 ms.
 ATTEMPT_S: Final = 5.0
+LONGEST_S: Final = (
+    guards.FENCE_TRIED_MS / 1000
+)  # for a hook or a NetworkPolicy, which may take minutes by its own limit
 
 
 class LostSourceFence:
@@ -45,19 +49,25 @@ class LostSourceFence:
 
     async def set(self, topics: Collection[str]) -> None:
         """Refuses writes to *topics*. Raises FenceUnavailableError, HookFailedError, SwitchoverTakenError, ClusterError."""
+        limit_s = self._limit_s()
         try:
-            async with asyncio.timeout(ATTEMPT_S):
+            async with asyncio.timeout(limit_s):
                 await self._fence().set(topics)
         except TimeoutError:
             raise FenceUnavailableError(
                 cluster=self._settings.source,
-                problem=f"it has not answered within {ATTEMPT_S:g} s",
+                problem=f"it has not answered within {limit_s:g} s",
                 action="keep applications away from it by other means",
             ) from None
 
     async def lift(self) -> None:
         """Removes what `set` may have added. Raises as `set`."""
         await self._fence().lift()
+
+    def _limit_s(self) -> float:
+        """Returns how long one attempt may take."""
+        hook = self._settings.fence_hook
+        return ATTEMPT_S if hook is None else min(max(ATTEMPT_S, hook.timeout_s), LONGEST_S)
 
     def _fence(self) -> WriteFence:
         settings = self._settings

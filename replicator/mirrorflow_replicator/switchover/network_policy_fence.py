@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mirrorflow_core.switchover.fence_policies import FENCED, NOT_FENCED, NOT_FENCED_LABEL
-from mirrorflow_replicator.switchover.api_server_access import ApiRefusalError, ApiServerAccess, pod_access
+from mirrorflow_replicator.switchover.api_server_access import (
+    REQUEST_S,
+    ApiRefusalError,
+    ApiServerAccess,
+    pod_access,
+)
 from mirrorflow_replicator.switchover.errors import NetworkFenceFailedError
 from mirrorflow_replicator.switchover.hooks import HookAction
 
@@ -38,6 +43,11 @@ class NetworkFenceSettings:
     policies: Mapping[str, FencePolicy]
     settle_s: float  # until the network plugin enforces a changed policy
     access: ApiServerAccess | None = None  # None: that of this pod
+
+    @property
+    def timeout_s(self) -> float:
+        """For how long it may work: one request, and the time of the plugin."""
+        return REQUEST_S + self.settle_s
 
     async def run(self, action: HookAction, variables: Mapping[str, str]) -> None:
         """Fences a member, or lifts its fence; may be repeated. Raises NetworkFenceFailedError."""
