@@ -13,7 +13,7 @@ from mirrorflow_core.errors import StartConflictError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.diverged_tail import TailChoice
 from mirrorflow_core.switchover.record import ReverseStart, SwitchoverRecord
-from mirrorflow_core.switchover.states import LOSSLESS, SwitchoverState, SwitchoverType
+from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, SwitchoverType
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.copy.task_parts import flow_topics
 from mirrorflow_replicator.switchover.diverged_tail import (
@@ -43,7 +43,12 @@ from mirrorflow_replicator.switchover.tail_keeping import (
 )
 from mirrorflow_replicator.switchover.write_fences import WriteFence
 
-_LOSSLESS: Final = LOSSLESS | {SwitchoverType.REHEARSAL}  # they leave no tail
+# Of the command that continues a switchover of this type.
+_OPTIONS: Final[Mapping[SwitchoverType, str]] = {
+    SwitchoverType.REHEARSAL: " --rehearse",
+    SwitchoverType.RESTORE: " --restore",
+    SwitchoverType.UNPLANNED: " --unplanned --accept-loss",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,12 +141,21 @@ async def returned_side(settings: SwitchoverSettings) -> AsyncIterator[ReturnedS
 
 
 def require_none_under_way(newest: SwitchoverRecord | None) -> None:
-    """Raises TailNotKeptError if the pair's *newest* switchover may still be rolled back: then applications have not moved."""
-    if newest is not None and newest.type in _LOSSLESS and not newest.is_final:
-        raise TailNotKeptError(
-            problem=f"Switchover {newest.id} is in state {newest.state.value}, so applications have not left {newest.source} for good",
-            action="complete it with the same command, or undo it with `mirrorflow switchover rollback`",
-        )
+    """Raises TailNotKeptError if the pair's *newest* switchover is not at rest: the old side may still get its applications back."""
+    if newest is None or newest.is_at_rest:
+        return
+    option = _OPTIONS.get(newest.type, "")
+    complete = f"complete it with `mirrorflow switchover{option} --to {newest.to}`"
+    undo = "undo it with `mirrorflow switchover rollback`"
+    action = f"{complete}, or {undo}"
+    if newest.state in PROMOTED:
+        action = complete
+    elif newest.state is SwitchoverState.ROLLING_BACK:
+        action = undo
+    raise TailNotKeptError(
+        problem=f"Switchover {newest.id} is in state {newest.state.value}, so applications have not left {newest.source} for good",
+        action=action,
+    )
 
 
 async def _require_no_copies(

@@ -1,6 +1,6 @@
 """Reads from stored positions where a flow has ended and where the reverse flow starts."""
 
-from contextlib import nullcontext
+import re
 
 import pytest
 
@@ -65,32 +65,46 @@ def test_the_reverse_flow_does_not_start_if_the_end_of_a_copy_is_unknown():
         reverse_starts(ENDED, survey(orders=TailState.CUT, old=TailState.UNDECIDED))
 
 
+_S, _T = SwitchoverState, SwitchoverType
+CONTINUE, ROLL_BACK = "mirrorflow switchover --to west", "mirrorflow switchover rollback"
+CONTINUE_UNPLANNED = "mirrorflow switchover --unplanned --accept-loss --to west"
+
+
 @pytest.mark.parametrize(
-    ("state", "is_refused"),
+    ("kind", "state", "commands"),
     [
-        (SwitchoverState.FORWARD_ENDED, True),
-        (SwitchoverState.PROMOTING, True),
-        (SwitchoverState.DONE, False),
-        (SwitchoverState.LIFTED, False),
+        (_T.PLANNED, _S.FORWARD_ENDED, [CONTINUE, ROLL_BACK]),
+        (_T.PLANNED, _S.PROMOTING, [CONTINUE]),
+        (_T.PLANNED, _S.REVERSING, [CONTINUE]),
+        (_T.PLANNED, _S.ROLLING_BACK, [ROLL_BACK]),
+        (_T.PLANNED, _S.DONE, []),
+        (_T.PLANNED, _S.LIFTED, []),
+        (_T.RESTORE, _S.QUIESCING, ["mirrorflow switchover --restore --to west", ROLL_BACK]),
+        (_T.REHEARSAL, _S.SEALED, ["mirrorflow switchover --rehearse --to west", ROLL_BACK]),
+        (_T.UNPLANNED, _S.ASSESSING, [CONTINUE_UNPLANNED, ROLL_BACK]),
+        (_T.UNPLANNED, _S.FORWARD_ENDED, [CONTINUE_UNPLANNED, ROLL_BACK]),
+        (_T.UNPLANNED, _S.GROUPS_CLAMPED, [CONTINUE_UNPLANNED, ROLL_BACK]),
+        (_T.UNPLANNED, _S.PROMOTING, [CONTINUE_UNPLANNED]),
+        (_T.UNPLANNED, _S.ROLLING_BACK, [ROLL_BACK]),
+        (_T.UNPLANNED, _S.DEGRADED, []),
+        (_T.UNPLANNED, _S.DONE, []),
+        (_T.UNPLANNED, _S.REFUSED, []),
     ],
 )
-def test_tails_are_not_kept_while_a_planned_switchover_is_unfinished(
-    state: SwitchoverState,
-    is_refused: bool,  # noqa: FBT001 - of the table
+def test_tails_are_not_kept_while_a_switchover_is_unfinished(
+    kind: SwitchoverType, state: SwitchoverState, commands: list[str]
 ):
-    """The switchover has ended the flow, and may still be rolled back."""
+    """It may still be rolled back, so the old side may get its applications back. Commands that continue it or roll it back are named."""
     record = SwitchoverRecord(
-        id="east-west-1",
-        pair="east-west",
-        type=SwitchoverType.PLANNED,
-        source="east",
-        to="west",
-        created_ms=0,
-        state=state,
+        id="east-west-1", pair="east-west", type=kind, source="east", to="west", created_ms=0, state=state
     )
 
-    with pytest.raises(TailNotKeptError, match="rollback") if is_refused else nullcontext():
+    if not commands:
         require_none_under_way(record)
+        return
+    with pytest.raises(TailNotKeptError, match=f"east-west-1 is in state {state.value}") as caught:
+        require_none_under_way(record)
+    assert commands == re.findall("`([^`]*)`", str(caught.value))
 
 
 def test_a_tail_with_an_open_transaction_is_refused():
