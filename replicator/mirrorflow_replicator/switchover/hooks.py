@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -68,23 +69,31 @@ async def run_hook(settings: HookSettings, action: HookAction, variables: Mappin
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "MIRRORFLOW_ACTION": action.value, **variables},
+            start_new_session=True,  # a group of its own, which is stopped as a whole
         )
     except OSError as error:
         raise _failed(settings, action, error.errno, error.strerror or "") from error
+    has_ended = False
     try:
         async with asyncio.timeout(settings.timeout_s):
             _, stderr = await process.communicate()
+        has_ended = True
     except TimeoutError:
         raise _failed(settings, action, None, "") from None
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), KILLED_WITHIN_S)
+        if not has_ended:
+            await _stop(process)
     if process.returncode:
         lines = stderr.decode(errors="replace").strip().splitlines() or [""]
         raise _failed(settings, action, process.returncode, lines[-1][:MESSAGE_MAX])
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    """Ends *process* and what it has started: a tool that it waits for would act later, as after the opposite action."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # PermissionError: by sudo
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), KILLED_WITHIN_S)
 
 
 def _failed(settings: HookSettings, action: HookAction, status: int | None, message: str) -> HookFailedError:

@@ -2,10 +2,12 @@
 
 import asyncio
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.switchover.errors import HookFailedError
 from mirrorflow_replicator.switchover.hooks import HookAction, HookSettings, run_hook
 
@@ -40,6 +42,44 @@ def test_a_hook_that_fails_is_reported_with_its_last_line():
 def test_a_hook_that_does_not_end_is_stopped():
     with pytest.raises(HookFailedError, match="has not ended in time and was stopped"):
         run(*python("import time; time.sleep(600)"), timeout_s=0.2)
+
+
+# Scripts that run a tool: one waits for it, as most do, the other leaves it behind.
+TOOL = """sh -c 'printf "begun " > "$0"; sleep 1; printf acted >> "$0"' "$0" """
+WAITING, LEAVING = f"{TOOL}; true", f"{TOOL} 2> /dev/null &"
+WITHIN_S = 30.0
+
+
+def wait_until(route: Path, text: str) -> None:
+    end_s = time.monotonic() + WITHIN_S
+    while not (route.exists() and route.read_text() == text):
+        assert time.monotonic() < end_s, f"{route} does not have: {text}"
+        time.sleep(0.01)
+
+
+def test_what_a_hook_has_started_is_stopped_with_it(tmp_path: Path):
+    """A tool that closes a route must not close it after the lift."""
+    route = tmp_path / "route"
+
+    async def stop() -> None:
+        settings = HookSettings(("sh", "-c", WAITING, str(route)), 60)
+        hook = asyncio.create_task(run_hook(settings, HookAction.FENCE, VARIABLES))
+        await asyncio.to_thread(wait_until, route, "begun ")
+        await cancel_and_wait(hook)
+
+    asyncio.run(stop())
+    time.sleep(1.2)
+
+    assert "begun " == route.read_text()
+
+
+def test_what_a_hook_leaves_behind_is_not_stopped_when_it_succeeds(tmp_path: Path):
+    """Such as a proxy that it has started."""
+    route = tmp_path / "route"
+
+    run("sh", "-c", LEAVING, str(route))
+
+    wait_until(route, "begun acted")
 
 
 def test_the_error_names_a_missing_hook():
