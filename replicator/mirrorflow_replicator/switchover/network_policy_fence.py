@@ -5,8 +5,10 @@ they are in force. A network plugin needs a moment to enforce a policy, which no
 """
 
 import asyncio
+import contextlib
 import http.client
-from collections.abc import Mapping
+import time
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -100,7 +102,7 @@ class NetworkFenceSettings:
             )
         path = f"/apis/networking.k8s.io/v1/namespaces/{self.namespace}/networkpolicies/{policy.name}{query}"
         try:
-            return await asyncio.to_thread(access.request, method, path, body)
+            return await _to_its_end(asyncio.to_thread(access.request, method, path, body))
         except ApiRefusalError as error:
             if error.status == http.client.NOT_FOUND:
                 return None
@@ -119,3 +121,21 @@ class NetworkFenceSettings:
 
 def _digest(body: Mapping[str, Any]) -> str:
     return str((body["metadata"].get("annotations") or {}).get(DIGEST_ANNOTATION, ""))
+
+
+async def _to_its_end(request: Coroutine[Any, Any, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Returns what *request* returns, which runs in a thread. Raises as *request*.
+
+    A cancellation cannot take it back, so it waits for it, REQUEST_S at most: a policy must not come into force after its lift.
+    """
+    working = asyncio.ensure_future(request)
+    working.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # retrieved
+    try:
+        await asyncio.wait({working})
+    except asyncio.CancelledError:
+        end_s = time.monotonic() + REQUEST_S
+        while not working.done() and (left_s := end_s - time.monotonic()) > 0:
+            with contextlib.suppress(asyncio.CancelledError):  # a later one; the first one is raised
+                await asyncio.wait({working}, timeout=left_s)
+        raise
+    return working.result()

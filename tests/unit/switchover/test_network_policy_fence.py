@@ -1,6 +1,7 @@
 """A fence by NetworkPolicy: put in force by one patch, checked before, and lifted although it is missing or differs."""
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -114,3 +115,52 @@ def test_a_process_outside_of_kubernetes_cannot_fence(monkeypatch: pytest.Monkey
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
 
     assert "this process does not run in Kubernetes" in asyncio.run(fence(None).problem())
+
+
+class SlowPolicies(FakePolicies):
+    """An API server that is slow to put a policy in force: *may_respond* lets it. A policy is put out of force at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_respond, self.was_asked = threading.Event(), threading.Event()
+
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        if "DoesNotExist" in str(body):
+            self.was_asked.set()
+            assert self.may_respond.wait(30)
+        return super().request(method, path, body)
+
+
+async def stopped_fence(api: SlowPolicies, *cancels_after_s: float) -> tuple[bool, str]:
+    """Returns if the fence had ended before the API server responded, and what the policy has after a lift that comes next."""
+    variables = {"MIRRORFLOW_MEMBER": "east"}
+    working = asyncio.create_task(fence(api).run(HookAction.FENCE, variables))
+    await asyncio.to_thread(api.was_asked.wait)
+    for pause_s in cancels_after_s:
+        await asyncio.sleep(pause_s)
+        working.cancel()
+    _, running = await asyncio.wait({working}, timeout=0.2)
+    if running:
+        api.may_respond.set()
+        await asyncio.wait({working})
+    assert working.cancelled()
+    await fence(api).run(HookAction.LIFT, variables)
+    api.may_respond.set()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    return not running, api.operators[EAST]
+
+
+@pytest.mark.parametrize("cancels_after_s", [[0.0], [0.0, 0.02]], ids=["once", "twice"])
+def test_a_policy_does_not_come_into_force_after_its_lift(cancels_after_s: list[float]):
+    """A stopped process waits for the request that is under way: nothing can take it back."""
+    is_early, operator = asyncio.run(stopped_fence(SlowPolicies(), *cancels_after_s))
+
+    assert (False, "Exists") == (is_early, operator)
+
+
+def test_a_request_without_a_response_is_awaited_for_a_limited_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(network_policy_fence, "REQUEST_S", 0.02)
+
+    is_early, _ = asyncio.run(stopped_fence(SlowPolicies(), 0.0))
+
+    assert is_early
