@@ -134,13 +134,18 @@ class PairReconciler:
         if flow.flow is None:
             return PairFlowProgress()
         connectors, summaries = connector_names(flow.flow), dict[str, list[Summary]]()
+        is_complete = True
         for _, pod in self.cache.pods(flow.key):
             for connector in pod.connectors:
                 reading = self.poller.reading(pod.uid, polled_name(pod, connector, connectors))
                 is_fresh = reading is not None and self.wall_clock() - reading.read_at_s <= FRESH_S
                 if reading is not None and is_fresh and reading.summary is not None:
                     summaries.setdefault(connector, []).append(reading.summary)
-        return progress_of(summaries.get("source", ()), summaries.get("checkpoint", ()))
+                elif connector == "source" and pod.phase == "Running" and not pod.deleting:
+                    is_complete = False
+        return progress_of(
+            summaries.get("source", ()), summaries.get("checkpoint", ()), is_complete=is_complete
+        )
 
     async def _carry_out(
         self, switchover: SwitchoverResource, decision: SwitchoverDecision, observation: PairObservation
@@ -305,11 +310,18 @@ def _is_same(metadata: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
     return all(metadata.get(key) == planned[key] for key in ("name", "annotations"))
 
 
-def progress_of(source: Iterable[Summary], checkpoint: Iterable[Summary]) -> PairFlowProgress:
-    """Returns the progress of a flow from the summaries of its pods."""
+def progress_of(
+    source: Iterable[Summary], checkpoint: Iterable[Summary], *, is_complete: bool = True
+) -> PairFlowProgress:
+    """Returns the progress of a flow from the summaries of its pods.
+
+    *is_complete*: whether every pod that may copy has a summary in *source*. The lag is known only if that of each partition is: a pod
+    reports the largest one of those that it knows.
+    """
     working = [summary for summary in source if not summary.stands_by]
-    lags = [summary.lag_s for summary in working]
-    is_known = bool(lags) and all(lag is not None for lag in lags)
+    # A partition whose lag is unknown may have any lag.
+    lags = [None if summary.lags_unknown else summary.lag_s for summary in working]
+    is_known = is_complete and bool(lags) and all(lag is not None for lag in lags)
     passes = [summary.checkpoints for summary in checkpoint if summary.checkpoints is not None]
     again = [checkpoints.read_again_records for checkpoints in passes]
     read_again = [records for records in again if records is not None]

@@ -253,7 +253,7 @@ def _ready(
             kind=_READY,
             status=ConditionStatus.UNKNOWN,
             reason=PairReason.LAG_UNKNOWN,
-            message=f"The pods of {flow.name} have not reported the lag yet.",
+            message=f"The pods of {flow.name} have not reported the lag of all partitions yet.",
         )
     if progress.lag_s > spec.readiness.max_lag_seconds:
         return _not_ready(

@@ -31,9 +31,12 @@ from mirrorflow_operator.cluster.progress_client import PollTarget
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.errors import ConflictError, NotFoundError
 from mirrorflow_operator.metrics import Metrics
+from mirrorflow_operator.plan.names import CONNECTOR_LABEL, FLOW_LABEL
 from mirrorflow_operator.plan.pod_template import HTTP_PORT
 from mirrorflow_operator.reconcile.pair_reconciler import FOLLOW_EVERY_S, PairReconciler
 from mirrorflow_operator.settings import Settings
+from mirrorflow_operator.status.observation import FRESH_S
+from mirrorflow_operator.status.pod_reports import Reading, parse_reading
 from tests.unit.operator.pairs import API_VERSION, KEY, NAMESPACE, NOW_S, flow_resource, mirror_pair
 
 Object = dict[str, Any]
@@ -322,6 +325,78 @@ def test_a_foreign_object_with_a_required_name_is_not_used(simulation: PairSimul
         simulation.run()
 
     assert ("Job", JOB_NAME) not in simulation.api.objects
+
+
+@dataclass
+class FakePoller:
+    """Has the last reading of each pod, by uid."""
+
+    readings: dict[str, Reading]
+
+    def reading(self, uid: str, connector: str | None) -> Reading | None:
+        return self.readings.get(uid)
+
+
+def progress_reading(*, age_s: float = 1.0, lags_unknown: int = 0) -> Reading:
+    """Returns what a pod with ten partitions reports that lags behind in none whose lag is known."""
+    partitions = {"total": 10, "running": 10, "lagUnknown": lags_unknown}
+    body = {
+        "version": 1,
+        "state": "RUNNING",
+        "replicating": "Advancing",
+        "lagRecords": 0,
+        "lagSeconds": 0.0,
+        "partitions": partitions,
+    }
+    return parse_reading(json.dumps(body).encode(), read_at_s=NOW_S - age_s)
+
+
+def ready_reason(simulation: PairSimulation) -> str:
+    (reason,) = (
+        condition["reason"]
+        for condition in simulation.status("MirrorPair", KEY.name)["conditions"]
+        if condition["type"] == "Ready"
+    )
+    return str(reason)
+
+
+@pytest.mark.parametrize(
+    ("second", "phase", "reason"),
+    [
+        (progress_reading(), "Running", "CanSwitch"),
+        (progress_reading(lags_unknown=1), "Running", "LagUnknown"),
+        (progress_reading(age_s=FRESH_S + 1.0), "Running", "LagUnknown"),
+        (None, "Running", "LagUnknown"),
+        (None, "Pending", "CanSwitch"),
+        (None, "Failed", "CanSwitch"),
+    ],
+    ids=["known", "one-partition", "old", "not-read", "pending", "failed"],
+)
+def test_a_pair_is_ready_only_while_the_lag_of_every_partition_is_known(
+    simulation: PairSimulation, second: Reading | None, phase: str, reason: str
+):
+    """A pod reports a lag of 0 s also where it does not know that of some partitions."""
+    for name, pod_phase in (("first", "Running"), ("second", phase)):
+        labels = {FLOW_LABEL: "east-to-west", CONNECTOR_LABEL: "source"}
+        body = {
+            "metadata": {
+                "name": name,
+                "namespace": NAMESPACE,
+                "uid": name,
+                "labels": labels,
+                "resourceVersion": "7",
+            },
+            "spec": {"containers": [{"name": "replicator"}]},
+            "status": {"phase": pod_phase},
+        }
+        simulation.cache.handle_event(POD, "ADDED", body)
+    readings = {"first": progress_reading()} | ({} if second is None else {"second": second})
+    simulation.reconciler.poller = FakePoller(readings)  # type: ignore[assignment]
+
+    simulation.run()
+
+    assert reason == ready_reason(simulation)
+    assert ("lagSeconds" in simulation.status("MirrorPair", KEY.name)["predicted"]) is (reason == "CanSwitch")
 
 
 JOB_FENCE = {"method": "Hook", "hook": {"job": {"image": "example/gateway:1"}}}
