@@ -40,7 +40,12 @@ from mirrorflow_operator.plan.switchover_objects import FlowOfPair, switchover_o
 from mirrorflow_operator.reconcile.switchover_preparation import SwitchoverPreparation
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.observation import FRESH_S, Resource
-from mirrorflow_operator.status.pair_assessment import pair_status, why_not_switched
+from mirrorflow_operator.status.pair_assessment import (
+    is_unread,
+    jobs_left_over,
+    pair_status,
+    why_not_switched,
+)
 from mirrorflow_operator.status.pair_observation import (
     BEGIN_WITHIN_S,
     DEGRADED,
@@ -280,13 +285,12 @@ class PairReconciler:
     async def _delete_left_over(self, observation: PairObservation) -> None:
         """Deletes the objects of Switchovers that are gone, when their Jobs have ended and the pair's status has their reports.
 
-        Without a pair they stay: one that is created again learns from them who is active.
+        Without a pair they stay: one that is created again learns from them who is active. So do those whose report is lost.
         """
         if observation.pair is None:
             return
-        known = {switchover.name for switchover in observation.switchovers}
-        for job in observation.jobs.values():
-            if job.switchover not in known and job.is_complete:
+        for job in jobs_left_over(observation):
+            if not is_unread(job, observation.pair):
                 for kind in (CONFIG_MAP, NETWORK_POLICY):
                     await self._delete(kind, observation.key, job)
                 await self._delete(JOB, observation.key, job)

@@ -31,6 +31,8 @@ from mirrorflow_operator.status.pair_conditions import (
 from mirrorflow_operator.status.pair_observation import (
     DEGRADED,
     ENDED,
+    FINAL,
+    ObservedSwitchoverJob,
     PairFlowProgress,
     PairObservation,
     PairResource,
@@ -110,6 +112,19 @@ def active_member(observation: PairObservation) -> ActiveMember:
             runs=flow if copies_back else known.runs if is_same else "",
         )
     return known if known.active else ActiveMember(active=_active_by_spec(pair, observation.flows))
+
+
+def jobs_left_over(observation: PairObservation) -> tuple[ObservedSwitchoverJob, ...]:
+    """Returns the ended Jobs of deleted Switchovers."""
+    known = {switchover.name for switchover in observation.switchovers}
+    return tuple(job for job in observation.jobs.values() if job.is_complete and job.switchover not in known)
+
+
+def is_unread(job: ObservedSwitchoverJob, pair: PairResource) -> bool:
+    """Whether nothing is known of how *job* has ended: its report is lost, and the status of *pair* has no end of its switchover."""
+    newest = pair.status.switchover
+    is_recorded = newest is not None and newest.name == job.switchover and newest.state in FINAL
+    return job.report is None and not is_recorded
 
 
 def _active_by_spec(pair: MirrorPair, flows: Mapping[str, Resource]) -> str:
@@ -227,17 +242,20 @@ def _ready(
     refused = _accepted(resource, problems)
     if refused.status is ConditionStatus.FALSE or resource.pair is None:
         return PairFinding(kind=_READY, status=refused.status, reason=refused.reason, message=refused.message)
+    unread = [job for job in jobs_left_over(observation) if is_unread(job, resource)]
+    if unread:
+        return _active_unknown(
+            f"Switchover {unread[0].switchover} was deleted, and its Job {unread[0].name} has ended, but its report is lost: applications may "
+            "have moved. Create that Switchover again with the same spec: its process reads the journal, and reports.",
+        )
     if newest is not None and newest.state not in ENDED:
         return _not_ready(
             PairReason.SWITCHING_OVER, f"Switchover {newest.name} to {newest.to} is in state {newest.state}."
         )
     spec = resource.pair.spec
     if not member.active:
-        return PairFinding(
-            kind=_READY,
-            status=ConditionStatus.UNKNOWN,
-            reason=PairReason.ACTIVE_UNKNOWN,
-            message="Both flows run, or none; set spec.state of the flow back to Stopped, and of the other one to Running.",
+        return _active_unknown(
+            "Both flows run, or none; set spec.state of the flow back to Stopped, and of the other one to Running."
         )
     if degraded := _degraded(member, statuses):
         return _not_ready(
@@ -309,6 +327,12 @@ def _why_not_verified(pair: MirrorPair, flow: Resource, now_s: float) -> str:
         within_ms=None if within_s is None else within_s * 1_000,
         now_ms=int(now_s * 1_000),
         source="the status of the flow has no such verdict",
+    )
+
+
+def _active_unknown(message: str) -> PairFinding:
+    return PairFinding(
+        kind=_READY, status=ConditionStatus.UNKNOWN, reason=PairReason.ACTIVE_UNKNOWN, message=message
     )
 
 

@@ -582,6 +582,42 @@ def test_the_job_of_a_deleted_switchover_and_pair_stays_until_it_has_ended(simul
     ]
 
 
+def test_the_job_of_a_deleted_switchover_stays_while_nothing_has_read_its_report(simulation: PairSimulation):
+    """It alone says that applications may have moved. With the Switchover there again, a process reads the journal and reports."""
+    simulation.request()
+    simulation.run()
+    simulation.api.remove(SWITCHOVER, "move")
+    simulation.end_job(SwitchoverState.DONE)
+    simulation.api.remove(POD, "move-pod")
+
+    kept, _ = simulation.run()
+    reason = ready_reason(simulation)
+    simulation.request()
+    replaced, _ = simulation.run()
+    created, _ = simulation.run()
+
+    assert ["status MirrorPair east-west"] == kept
+    assert "ActiveUnknown" == reason
+    assert "delete Job move-switchover" in replaced
+    assert "create Job move-switchover" in created
+
+
+def test_the_job_of_a_deleted_switchover_whose_end_is_recorded_is_deleted_without_its_pod(
+    simulation: PairSimulation,
+):
+    simulation.request()
+    simulation.run()
+    simulation.end_job(SwitchoverState.DONE)
+    simulation.run()
+    simulation.api.remove(POD, "move-pod")
+    simulation.api.remove(SWITCHOVER, "move")
+
+    written, _ = simulation.run()
+
+    assert "delete Job move-switchover" in written
+    assert "ActiveUnknown" != ready_reason(simulation)
+
+
 def test_a_job_whose_report_was_lost_is_replaced_by_one_that_reads_the_journal(simulation: PairSimulation):
     simulation.request()
     simulation.run()
