@@ -19,7 +19,9 @@ from mirrorflow_operator.api.pair_status import (
 )
 from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.api.status import ConditionStatus
+from mirrorflow_operator.api.timestamps import parse_timestamp
 from mirrorflow_operator.errors import FieldError
+from mirrorflow_operator.plan.switchover_objects import switchover_id
 from mirrorflow_operator.status.conditions import ConditionType
 from mirrorflow_operator.status.observation import Resource
 from mirrorflow_operator.status.pair_conditions import (
@@ -32,12 +34,14 @@ from mirrorflow_operator.status.pair_observation import (
     DEGRADED,
     ENDED,
     FINAL,
+    PROMOTED,
     ObservedSwitchoverJob,
     PairFlowProgress,
     PairObservation,
     PairResource,
     SwitchoverResource,
 )
+from mirrorflow_operator.status.switchover_reports import SwitchoverReport
 from mirrorflow_operator.status.verification import last_verification
 
 # Without any lag: the fence, the ends that must not change, the comparison and the last pass of groups.
@@ -87,7 +91,11 @@ def why_not_switched(observation: PairObservation) -> str | None:
 
 
 def active_member(observation: PairObservation) -> ActiveMember:
-    """Returns the active member by the newest report, by the status, or by the specs of the flows."""
+    """Returns the active member by the newest report, by the status, or by the specs of the flows.
+
+    Reports of one epoch may have been read before and after a promotion. The later promotion counts, and a process that reports its own
+    has the better evidence than one that reports another's.
+    """
     resource = observation.pair
     if resource is None or resource.pair is None:
         return ActiveMember()
@@ -98,9 +106,17 @@ def active_member(observation: PairObservation) -> ActiveMember:
         epoch=before.epoch,
         runs=before.runs,
     )
+    promoted_s = _promotion_times(observation)
+
+    def rank(report: SwitchoverReport) -> tuple[int, float, bool]:
+        return report.epoch, promoted_s.get(report.promoted_by, 0.0), report.promoted_by == report.id
+
     reports = [job.report for job in observation.jobs.values() if job.report is not None]
-    for report in sorted(reports, key=lambda report: report.epoch):
+    for report in sorted(reports, key=lambda report: (*rank(report), report.id)):
         if report.active not in pair.spec.members or report.epoch < known.epoch:
+            continue
+        is_other = report.promoted_by != known.promoted_by
+        if is_other and rank(report) <= (known.epoch, promoted_s.get(known.promoted_by, 0.0), False):
             continue
         flow = pair.spec.members[report.active].flow
         copies_back = report.may_copy_back and report.promoted_by == report.id
@@ -112,6 +128,26 @@ def active_member(observation: PairObservation) -> ActiveMember:
             runs=flow if copies_back else known.runs if is_same else "",
         )
     return known if known.active else ActiveMember(active=_active_by_spec(pair, observation.flows))
+
+
+def _promotion_times(observation: PairObservation) -> dict[str, float]:
+    """Returns when switchovers have promoted, by id, as far as a report or a status still has it; in seconds since 1970."""
+    times = dict[str, float]()
+    newest = None if observation.pair is None else observation.pair.status.switchover
+    if newest is not None and newest.state in PROMOTED:
+        # Without its states, the time at which it ended: the pair's next switchover had not begun by then.
+        times[switchover_id(observation.key.name, newest.name)] = (
+            parse_timestamp(newest.completion_time or "") or 0.0
+        )
+    histories = [(switchover.status.id, switchover.status.states) for switchover in observation.switchovers]
+    histories += [
+        (job.report.id, job.report.states) for job in observation.jobs.values() if job.report is not None
+    ]
+    for name, states in histories:
+        for entry in states:
+            if entry.state == "Promoting":
+                times[name] = parse_timestamp(entry.entered) or 0.0
+    return times
 
 
 def jobs_left_over(observation: PairObservation) -> tuple[ObservedSwitchoverJob, ...]:

@@ -5,11 +5,18 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_operator.api.pair_status import PairStatus, PredictedSwitchover, SwitchoverStatus
+from mirrorflow_operator.api.pair_status import (
+    NewestSwitchover,
+    PairStatus,
+    PredictedSwitchover,
+    StateTime,
+    SwitchoverStatus,
+)
 from mirrorflow_operator.api.status import Condition, ConditionStatus, VerifyStatus, WindowCounts
 from mirrorflow_operator.api.timestamps import timestamp
 from mirrorflow_operator.status.pair_assessment import active_member, pair_status
 from mirrorflow_operator.status.pair_observation import PairFlowProgress, PairObservation
+from mirrorflow_operator.status.switchover_reports import SwitchoverReport
 from tests.unit.operator.pairs import (
     NOW_S,
     SINCE,
@@ -130,6 +137,57 @@ def test_an_older_report_does_not_change_the_active_member():
     member = active_member(observation(pair=pair_resource(known), jobs={"move": job(report=older)}))
 
     assert "east" == member.active
+
+
+ROLLED_BACK = report("Lifted", "lost", active="east", promoted_by="east-west/old", epoch=7)
+MOVED = report("Done", "a-move", active="west", promoted_by="east-west/a-move", epoch=7, may_copy_back=True)
+
+
+@pytest.mark.parametrize("names", [("a-move", "lost"), ("lost", "a-move")], ids="-".join)
+def test_a_promotion_counts_in_any_order_of_the_jobs(names: tuple[str, str]):
+    """Both journals have the same newest switchover: it was rolled back before the other one promoted."""
+    jobs = {"a-move": job("a-move", report=MOVED), "lost": job("lost", report=ROLLED_BACK)}
+    known = PairStatus(active="east", promoted_by="east-west/old", epoch=7, runs="east-to-west")
+
+    member = active_member(observation(pair=pair_resource(known), jobs={name: jobs[name] for name in names}))
+
+    assert ("west", "west-to-east", "east-west/a-move") == (member.active, member.runs, member.promoted_by)
+
+
+def test_a_recorded_promotion_stays_when_a_report_of_the_same_epoch_does_not_have_it():
+    known = PairStatus(active="west", promoted_by="east-west/a-move", epoch=7, runs="west-to-east")
+
+    member = active_member(
+        observation(pair=pair_resource(known), jobs={"lost": job("lost", report=ROLLED_BACK)})
+    )
+
+    assert ("west", "west-to-east") == (member.active, member.runs)
+
+
+def promotion(name: str, active: str, minute: int) -> SwitchoverReport:
+    entered = f"2026-11-30T10:{minute:02}:00.000Z"
+    states = (StateTime(state="Promoting", entered=entered),)
+    return report("Done", name, active=active, promoted_by=f"east-west/{name}", epoch=8, states=states)
+
+
+@pytest.mark.parametrize("names", [("a-return", "lost"), ("lost", "a-return")], ids="-".join)
+def test_the_later_one_of_two_promotions_counts(names: tuple[str, str]):
+    """The Job of the earlier one has read the journal again while the later one was under way."""
+    reports = {"a-return": promotion("a-return", "east", 40), "lost": promotion("lost", "west", 10)}
+
+    member = active_member(observation(jobs={name: job(name, report=reports[name]) for name in names}))
+
+    assert ("east", "east-west/a-return") == (member.active, member.promoted_by)
+
+
+def test_the_later_promotion_stays_when_its_switchover_and_job_are_deleted():
+    newest = NewestSwitchover(
+        name="a-return", type="Restore", to="east", state="Done", completion_time="2026-11-30T10:41:00.000Z"
+    )
+    known = PairStatus(active="east", promoted_by="east-west/a-return", epoch=8, switchover=newest)
+    jobs = {"lost": job("lost", report=promotion("lost", "west", 10))}
+
+    assert "east" == active_member(observation(pair=pair_resource(known), jobs=jobs)).active
 
 
 def test_a_refused_request_restores_the_active_member_after_the_status_was_lost():
