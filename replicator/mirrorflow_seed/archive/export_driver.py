@@ -257,7 +257,7 @@ class ExportJob:
         pending = PendingExport(self._folder, before.number + 1 if before else 1)
         increment = self._read_increment(before.manifest if before else None)
         plan = pending.read()
-        if plan is not None and not self._continues(plan, increment):
+        if plan is not None and not can_continue(plan, increment.content, location=self._folder.address):
             fence_plan(self._log, self._folder, before, plan)
             return self.add_increment()
         if plan is None and before and adds_nothing(increment.content, before.manifest):
@@ -265,7 +265,7 @@ class ExportJob:
                 state=before, increment=None, exported=(), unfit=increment.unfit, warnings=increment.warnings
             )
         continued = plan is not None
-        plan = plan or pending.store(self._new_plan(increment, before))
+        plan = plan or store_plan(pending, self._new_plan(increment, before), location=self._folder.address)
         exported = pending.exported(plan, self._present(plan))
         written = self._write(plan, remaining(plan, exported))
         files = chosen(plan, [*exported, *written])
@@ -318,16 +318,6 @@ class ExportJob:
                 action="export into a new folder",
             )
         return increment
-
-    def _continues(self, plan: ExportPlan, increment: Increment) -> bool:
-        """Whether the plan of a killed export can be continued. Raises ArchiveOccupiedError if it is of a different flow."""
-        if plan.content.flow != self._settings.flow:
-            raise ArchiveOccupiedError(
-                location=self._folder.address,
-                problem=f"an export of flow {plan.content.flow} has not finished there",
-                action="name a different folder, or finish that export",
-            )
-        return not plan.replaced and continues(plan.content, increment.content)
 
     def _new_plan(self, increment: Increment, before: ArchiveState | None) -> ExportPlan:
         extents = {key: extent for key, extent in increment.extents.items() if extent.end > extent.start}
@@ -458,6 +448,35 @@ def continues(planned: Manifest, current: Manifest) -> bool:
             (now := partitions.get(key)) is not None and now.end >= earlier.end
             for key, earlier in planned.partitions.items()
         )
+    )
+
+
+def can_continue(plan: ExportPlan, current: Manifest, *, location: str) -> bool:
+    """Whether an export that would add *current* can continue *plan*, of a different one.
+
+    Raises ArchiveOccupiedError if that is of a different flow.
+    """
+    if plan.content.flow != current.flow:
+        raise ArchiveOccupiedError(
+            location=location,
+            problem=f"an export of flow {plan.content.flow} has not finished there",
+            action="name a different folder, or finish that export",
+        )
+    return not plan.replaced and continues(plan.content, current)
+
+
+def store_plan(pending: PendingExport, plan: ExportPlan, *, location: str) -> ExportPlan:
+    """Stores *plan*, and returns the plan to work on: that of a different export, if it was first.
+
+    Raises ArchiveConflictError or ArchiveOccupiedError if *plan*'s export cannot continue that one.
+    """
+    first = pending.store(plan)
+    if first is plan or can_continue(first, plan.content, location=location):
+        return first
+    raise ArchiveConflictError(
+        location=location,
+        problem="a different export has planned there what this one cannot continue",
+        action="start this export again when the other one has ended",
     )
 
 

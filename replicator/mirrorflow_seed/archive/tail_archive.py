@@ -17,11 +17,12 @@ from mirrorflow_seed.archive.commit_log import ArchiveState, CommitLog, read_arc
 from mirrorflow_seed.archive.export_driver import (
     FILE_BYTES,
     FILE_GROWTH_MAX,
-    continues,
+    can_continue,
     move_to_places,
     require_empty_or_archive,
     require_fit,
     require_own_files,
+    store_plan,
 )
 from mirrorflow_seed.archive.export_plan import (
     Increment,
@@ -110,11 +111,12 @@ def _export(
     number = before.number + 1 if before else 1
     pending = PendingExport(folder, number)
     plan = pending.read()
-    if plan is not None and not continues(plan.content, increment.content):
+    if plan is not None and not can_continue(plan, increment.content, location=folder.address):
         before = fence_plan(log, folder, before, plan)
         number, plan = before.number + 1, None
         pending = PendingExport(folder, number)
-    plan = plan or pending.store(
+    plan = plan or store_plan(
+        pending,
         ExportPlan(
             plan_id=secrets.token_hex(8),
             number=number,
@@ -124,7 +126,8 @@ def _export(
                 {},
                 file_bytes=FILE_BYTES,
             ),
-        )
+        ),
+        location=folder.address,
     )
     present = {**folder.data(), **folder.files(f"{TEMPORARY_FOLDER}/{plan.plan_id}")}
     exported = pending.exported(plan, present)

@@ -1,0 +1,186 @@
+"""Tests an export from its plan to its commit, with a source that other jobs and applications change meanwhile."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.switchover.diverged_tail import DivergedTail, TailCount, TailState
+from mirrorflow_core.wire.records import Record
+from mirrorflow_replicator.switchover.diverged_tail import CountedTail, TailSurvey
+from mirrorflow_seed.archive import export_driver, export_task
+from mirrorflow_seed.archive.commit_log import CommitLog, read_archive
+from mirrorflow_seed.archive.export_driver import ExportJob, ExportProgress
+from mirrorflow_seed.archive.export_plan import SourceSnapshot
+from mirrorflow_seed.archive.pending_export import ExportPlan, PendingExport
+from mirrorflow_seed.archive.tail_archive import archive_tails
+from mirrorflow_seed.errors import ArchiveConflictError, ArchiveOccupiedError
+from mirrorflow_seed.settings import FlowFiles, JobSettings
+from mirrorflow_seed.storage_folder import StorageFolder
+from mirrorflow_seed.verify.range_reader import OffsetRange
+from tests.unit.core.wire.strategies import batch_of
+
+pytest.importorskip("pyarrow")
+
+ORDERS = TopicPartition("orders", 0)
+SOURCE = """name=MirrorSourceConnector
+connector.class=MirrorSourceConnector
+source.cluster.alias=east
+target.cluster.alias=west
+source.cluster.bootstrap.servers=east:9092
+target.cluster.bootstrap.servers=west:9092
+topics=orders
+"""
+
+
+class Source:
+    """A source with one partition, whose topic may be created again; its records name the topic they were written to."""
+
+    def __init__(self) -> None:
+        self.topic_id = "first"
+        self.end = 100
+        self.bytes_per_offset = 1.0
+        self.after_range: Callable[[], None] = lambda: None
+
+    async def read(self, settings: SourceSettings, groups: object = None) -> SourceSnapshot:
+        return SourceSnapshot(
+            cluster_id="cluster",
+            topic_ids={"orders": self.topic_id},
+            configs=None,
+            extents={ORDERS: OffsetRange(0, self.end)},
+        )
+
+    async def sizes(
+        self, settings: SourceSettings, extents: Mapping[TopicPartition, OffsetRange]
+    ) -> Mapping[TopicPartition, float]:
+        return dict.fromkeys(extents, self.bytes_per_offset)
+
+    def reader(
+        self, client: object, partition: TopicPartition, offsets: OffsetRange, **_: object
+    ) -> "Reader":
+        return Reader(self, offsets)
+
+
+class Reader:
+    """Reads a range of the topic that has the name now."""
+
+    def __init__(self, source: Source, offsets: OffsetRange) -> None:
+        self._source, self._offsets = source, offsets
+        self.next_offset = offsets.start
+        self.gaps: Sequence[Any] = ()
+        self.bytes_read = 0
+
+    def batches(self) -> Iterator[tuple[Any, list[Record]]]:
+        records = [
+            Record(offset, 1_700_000_000_000, b"k", self._source.topic_id.encode())
+            for offset in range(self._offsets.start, self._offsets.end)
+        ]
+        self.next_offset = self._offsets.end
+        yield batch_of(records), records
+        self._source.after_range()
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> Source:
+    source = Source()
+    monkeypatch.setattr(export_driver, "read_source", source.read)
+    monkeypatch.setattr(export_driver, "read_bytes_per_offset", source.sizes)
+    monkeypatch.setattr(export_task, "TopicRangeReader", source.reader)
+    monkeypatch.setattr(export_driver, "SparkTasks", lambda _: SimpleNamespace(slots=1))
+    monkeypatch.setattr(export_driver, "share_files", lambda _, files, **__: files)
+    monkeypatch.setattr(export_driver, "driver_address", lambda _: ("localhost", None))
+    monkeypatch.setattr(
+        export_driver, "run_watched", lambda _tasks, work, groups, _watch: [work(group) for group in groups]
+    )
+    return source
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FlowFiles:
+    worker, source = tmp_path / "worker.properties", tmp_path / "source.properties"
+    worker.write_text("bootstrap.servers=west:9092\n")
+    source.write_text(SOURCE)
+    return FlowFiles(worker=str(worker), source=str(source))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> StorageFolder:
+    return StorageFolder(str(tmp_path / "archive"))
+
+
+def job_of(files: FlowFiles, folder: StorageFolder) -> ExportJob:
+    reporter: Any = SimpleNamespace(running=lambda **_: None, url_for_tasks=lambda *_: None)
+    spark: Any = None
+    job = JobSettings(run_id="1", archive=folder.address, extra={})
+    return ExportJob(files, job, files.load(), spark, reporter, ExportProgress())
+
+
+def let_another_export_be_first(monkeypatch: pytest.MonkeyPatch, **changes: str) -> None:
+    """Stores the plan of an export with *changes* after an export has looked for one, and before it stores its own."""
+    store = PendingExport.store
+
+    def store_second(pending: PendingExport, plan: ExportPlan) -> ExportPlan:
+        fields: dict[str, Any] = dict(changes)
+        store(pending, replace(plan, plan_id="other", content=replace(plan.content, **fields)))
+        return store(pending, plan)
+
+    monkeypatch.setattr(PendingExport, "store", store_second)
+
+
+@pytest.mark.usefixtures("source")
+def test_an_export_does_not_work_on_a_plan_that_another_flow_stored_first(
+    monkeypatch: pytest.MonkeyPatch, files: FlowFiles, folder: StorageFolder
+) -> None:
+    let_another_export_be_first(monkeypatch, flow="another")
+
+    with pytest.raises(ArchiveOccupiedError, match="an export of flow another has not finished there"):
+        job_of(files, folder).add_increment()
+
+    assert CommitLog(folder).read() is None
+
+
+@pytest.mark.usefixtures("source")
+def test_an_export_does_not_work_on_a_plan_of_another_cluster_that_was_stored_first(
+    monkeypatch: pytest.MonkeyPatch, files: FlowFiles, folder: StorageFolder
+) -> None:
+    let_another_export_be_first(monkeypatch, source_cluster_id="another")
+
+    with pytest.raises(ArchiveConflictError, match="has planned there what this one cannot continue"):
+        job_of(files, folder).add_increment()
+
+    assert CommitLog(folder).read() is None
+
+
+@pytest.mark.usefixtures("source")
+def test_of_two_exports_of_a_flow_the_second_works_on_the_plan_of_the_first(
+    monkeypatch: pytest.MonkeyPatch, files: FlowFiles, folder: StorageFolder
+) -> None:
+    let_another_export_be_first(monkeypatch, archive_id="first")
+
+    job_of(files, folder).add_increment()
+
+    assert (read_archive(folder).archive_id, read_archive(folder).records) == ("first", 100)
+
+
+@pytest.mark.usefixtures("source")
+def test_the_archive_of_a_tail_does_not_work_on_a_plan_that_another_flow_stored_first(
+    monkeypatch: pytest.MonkeyPatch, files: FlowFiles, folder: StorageFolder
+) -> None:
+    tail = DivergedTail(partition=ORDERS, state=TailState.CUT, start=0, end=100)
+    counted = CountedTail(tail=tail, count=TailCount(records=100), topic_id="first")
+    let_another_export_be_first(monkeypatch, flow="another")
+
+    with pytest.raises(ArchiveOccupiedError, match="an export of flow another has not finished there"):
+        archive_tails(
+            files.load(),
+            TailSurvey(switchover="east-west-1", tails=(counted,)),
+            folder.address,
+            cluster_id="cluster",
+        )
+
+    assert CommitLog(folder).read() is None
