@@ -1,10 +1,13 @@
 """The driver of an export: plans an increment, lets Spark tasks write its files, checks them, and commits.
 
-    read the last commit ──> read the source's offsets ──> store the plan ──> one Spark task per range ──> commit
+    read the last commit ──> read the source's offsets ──> store the plan ──> one Spark task per range
+        ──> read the source's topics again ──> commit
 
 Guarantees: an increment continues where the last commit ended, and is there completely or not at all. An export that
 was killed is continued by the next one: files that are complete are not written again. Of two exports that run at once
-one commits, and the other fails (`commit_log`). A folder with other content is not changed.
+one commits, and the other fails (`commit_log`). A folder with other content is not changed. A
+commit has records of the planned topics only: if one was deleted or created again before all was read, the files are
+discarded, and a new plan is made.
 
 After an increment, small files are merged (`compaction`), in a commit of its own. With `archive.iceberg.table`, each commit is added
 to an Iceberg table (`iceberg_table`). With `archive.follow`, increment follows increment until a signal ends the job.
@@ -268,6 +271,9 @@ class ExportJob:
         plan = plan or store_plan(pending, self._new_plan(increment, before), location=self._folder.address)
         exported = pending.exported(plan, self._present(plan))
         written = self._write(plan, remaining(plan, exported))
+        if plan.ranges and not self._is_still(plan, before):
+            fence_plan(self._log, self._folder, before, plan)
+            return self.add_increment()
         files = chosen(plan, [*exported, *written])
         move_to_places(self._folder, files)
         content = increment_of(plan, files, finished=_now())
@@ -302,8 +308,9 @@ class ExportJob:
             message=result.message,
         )
 
-    def _read_increment(self, archived: Manifest | None) -> Increment:
-        snapshot = asyncio.run(read_source(self._settings, self._selected_groups))
+    def _read_increment(self, archived: Manifest | None, *, with_groups: bool = True) -> Increment:
+        groups = self._selected_groups if with_groups else None
+        snapshot = asyncio.run(read_source(self._settings, groups))
         increment = plan_increment(
             self._settings,
             snapshot,
@@ -318,6 +325,19 @@ class ExportJob:
                 action="export into a new folder",
             )
         return increment
+
+    def _is_still(self, plan: ExportPlan, before: ArchiveState | None) -> bool:
+        """Whether the source has the planned topics after its tasks: they read a topic by its name, also one created again.
+
+        Raises MirrorFlowError, SeedError.
+        """
+        increment = self._read_increment(before.manifest if before else None, with_groups=False)
+        if continues(plan.content, increment.content):
+            return True
+        log.warning(
+            "Topics were deleted, created again or truncated during the export: its files are discarded."
+        )
+        return False
 
     def _new_plan(self, increment: Increment, before: ArchiveState | None) -> ExportPlan:
         extents = {key: extent for key, extent in increment.extents.items() if extent.end > extent.start}

@@ -1,5 +1,6 @@
 """Tests an export from its plan to its commit, with a source that other jobs and applications change meanwhile."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,10 @@ from mirrorflow_core.wire.records import Record
 from mirrorflow_replicator.switchover.diverged_tail import CountedTail, TailSurvey
 from mirrorflow_seed.archive import export_driver, export_task
 from mirrorflow_seed.archive.commit_log import CommitLog, read_archive
-from mirrorflow_seed.archive.export_driver import ExportJob, ExportProgress
-from mirrorflow_seed.archive.export_plan import SourceSnapshot
+from mirrorflow_seed.archive.export_driver import FILE_BYTES, ExportJob, ExportProgress
+from mirrorflow_seed.archive.export_plan import OFFSETS_MIN, SourceSnapshot
+from mirrorflow_seed.archive.manifest import Manifest
+from mirrorflow_seed.archive.parquet_files import read_records
 from mirrorflow_seed.archive.pending_export import ExportPlan, PendingExport
 from mirrorflow_seed.archive.tail_archive import archive_tails
 from mirrorflow_seed.errors import ArchiveConflictError, ArchiveOccupiedError
@@ -120,6 +123,16 @@ def job_of(files: FlowFiles, folder: StorageFolder) -> ExportJob:
     return ExportJob(files, job, files.load(), spark, reporter, ExportProgress())
 
 
+def values_of(folder: StorageFolder, archived: Manifest) -> Counter[bytes | None]:
+    """Returns how many records of the archive have each value."""
+    return Counter(
+        record.value
+        for file in archived.files
+        for records in read_records(folder.reading(file.path))
+        for record in records
+    )
+
+
 def let_another_export_be_first(monkeypatch: pytest.MonkeyPatch, **changes: str) -> None:
     """Stores the plan of an export with *changes* after an export has looked for one, and before it stores its own."""
     store = PendingExport.store
@@ -184,3 +197,41 @@ def test_the_archive_of_a_tail_does_not_work_on_a_plan_that_another_flow_stored_
         )
 
     assert CommitLog(folder).read() is None
+
+
+def test_an_export_commits_no_records_of_a_topic_that_was_created_again_meanwhile(
+    source: Source, files: FlowFiles, folder: StorageFolder
+) -> None:
+    """Tasks read a topic by its name: the second range is read from the new topic."""
+    source.end, source.bytes_per_offset = 2 * OFFSETS_MIN, FILE_BYTES / OFFSETS_MIN  # two ranges
+
+    def create_again() -> None:
+        source.topic_id = "second"
+
+    source.after_range = create_again
+
+    result = job_of(files, folder).add_increment()
+
+    archived = read_archive(folder)
+    assert values_of(folder, archived) == {b"second": source.end}
+    assert [topic.topic_id for topic in archived.topics] == ["second"]
+    assert result.state.number == 2
+    assert set(folder.data()) == {file.path for file in archived.files}
+
+
+def test_a_topic_that_was_created_again_during_a_later_increment_is_left_out(
+    source: Source, files: FlowFiles, folder: StorageFolder
+) -> None:
+    job = job_of(files, folder)
+    job.add_increment()
+    source.end = 150
+
+    def create_again() -> None:
+        source.topic_id = "second"
+
+    source.after_range = create_again
+
+    result = job.add_increment()
+
+    assert result.unfit == ("orders was deleted and created again on the source",)
+    assert values_of(folder, read_archive(folder)) == {b"first": 100}
