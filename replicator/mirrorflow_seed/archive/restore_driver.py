@@ -356,13 +356,15 @@ class PartitionRestorer:
 
     def run(self) -> None:
         """Restores all partitions, unless it is stopped. Raises SeedError."""
+        if self.is_stopped:
+            return
         groups = self._groups()
         self._ends = {
             task.index: task.archived.end for group in groups for task in group if task.archived.files
         }
         self._reporter.running(total=sum(len(group) for group in groups))
         try:
-            results = run_watched(self._tasks, restore_group, groups, self._publish)
+            results = run_watched(self._tasks, restore_group, groups, self._watch)
         except Exception as error:
             if self.is_stopped:
                 return  # Spark reports the cancelled tasks as a failure
@@ -437,6 +439,11 @@ class PartitionRestorer:
         if result.outcome is PartitionOutcome.FAILED:
             raise JobFailedError(f"{task.of} cannot be restored: {result.message}")
         raise JobFailedError(f"{task.of} makes no progress: {result.message or 'its tasks end too early'}")
+
+    def _watch(self, problem: str) -> None:
+        self._publish(problem)
+        if self.is_stopped:  # also what has begun since the signal
+            self._tasks.cancel()
 
     def _publish(self, problem: str) -> None:
         records, size_bytes, seconds = self._coordinator.totals
