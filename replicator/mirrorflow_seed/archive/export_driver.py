@@ -162,7 +162,7 @@ def _report_commit(reporter: JobReporter, result: "IncrementResult") -> None:
         commit=result.state.number, archived_records=result.state.manifest.records, message=result.message
     )
     if not result.unfit and not result.continued:
-        reporter.running(archived_time=_now())
+        reporter.running(archived_time=result.read_time)
 
 
 @contextmanager
@@ -185,6 +185,9 @@ class IncrementResult:
     state: ArchiveState
     increment: Manifest | None
     exported: Sequence[ExportedFile]  # by this job
+    read_time: (
+        str  # before the ends of the source were read (RFC 3339): what was written until then is archived
+    )
     unfit: tuple[str, ...]
     warnings: tuple[str, ...] = ()  # what could not be read besides records
     continued: bool = False  # it ends where a killed export had planned
@@ -265,7 +268,12 @@ class ExportJob:
             return self.add_increment()
         if plan is None and before and adds_nothing(increment.content, before.manifest):
             return IncrementResult(
-                state=before, increment=None, exported=(), unfit=increment.unfit, warnings=increment.warnings
+                state=before,
+                increment=None,
+                exported=(),
+                read_time=increment.content.started,
+                unfit=increment.unfit,
+                warnings=increment.warnings,
             )
         continued = plan is not None
         plan = plan or store_plan(pending, self._new_plan(increment, before), location=self._folder.address)
@@ -286,6 +294,7 @@ class ExportJob:
             state=state,
             increment=content,
             exported=written,
+            read_time=content.started,
             unfit=increment.unfit,
             warnings=increment.warnings,
             continued=continued,
@@ -310,13 +319,14 @@ class ExportJob:
 
     def _read_increment(self, archived: Manifest | None, *, with_groups: bool = True) -> Increment:
         groups = self._selected_groups if with_groups else None
+        started = _now()
         snapshot = asyncio.run(read_source(self._settings, groups))
         increment = plan_increment(
             self._settings,
             snapshot,
             archived,
             archive_id=archived.archive_id if archived else secrets.token_hex(8),
-            started=_now(),
+            started=started,
         )
         if archived and snapshot.cluster_id != archived.source_cluster_id:
             raise ArchiveUnfitError(

@@ -221,7 +221,7 @@ def test_the_message_of_a_result_has_counts_warnings_and_topics_that_cannot_be_c
 ) -> None:
     content = planned(settings, None, {ORDERS: (0, 100)}).content
     state = ArchiveState(number=3, commit_id="x", manifest=content)
-    result = IncrementResult(state=state, increment=content, exported=(), unfit=())
+    result = IncrementResult(state=state, increment=content, exported=(), read_time="now", unfit=())
 
     assert result.message == "0 records of 1 topics are archived (commit 3)."
     assert replace(result, increment=None).message.startswith("Nothing is new")
@@ -239,7 +239,7 @@ def test_the_result_of_a_continued_export_has_what_is_new_as_well(settings: Sour
         for number, content in ((1, first), (2, appended(first, later)))
     ]
     continued, new = (
-        IncrementResult(state=state, increment=content, exported=(), unfit=())
+        IncrementResult(state=state, increment=content, exported=(), read_time="now", unfit=())
         for state, content in zip(states, (first, later), strict=True)
     )
 

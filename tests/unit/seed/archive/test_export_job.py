@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from mirrorflow_seed.archive.manifest import Manifest
 from mirrorflow_seed.archive.parquet_files import read_records
 from mirrorflow_seed.archive.pending_export import ExportPlan, PendingExport
 from mirrorflow_seed.archive.tail_archive import archive_tails
-from mirrorflow_seed.errors import ArchiveConflictError, ArchiveOccupiedError
+from mirrorflow_seed.errors import EXIT_DONE, ArchiveConflictError, ArchiveOccupiedError
 from mirrorflow_seed.settings import FlowFiles, JobSettings
 from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify.range_reader import OffsetRange
@@ -235,3 +236,34 @@ def test_a_topic_that_was_created_again_during_a_later_increment_is_left_out(
 
     assert result.unfit == ("orders was deleted and created again on the source",)
     assert values_of(folder, read_archive(folder)) == {b"first": 100}
+
+
+def test_all_is_archived_up_to_the_time_when_the_ends_of_the_source_were_read(
+    monkeypatch: pytest.MonkeyPatch, source: Source, files: FlowFiles, folder: StorageFolder
+) -> None:
+    """Records that are written while an increment reads are not in it, so its end says nothing about them."""
+    hours = iter(range(10, 24))
+    monkeypatch.setattr(export_driver, "_now", lambda: f"2026-01-01T{next(hours)}:00:00+00:00")
+    reported: list[Mapping[str, Any]] = []
+    reporter = SimpleNamespace(
+        running=lambda **changes: reported.append(changes),
+        succeeded=lambda **_: None,
+        url_for_tasks=lambda *_: None,
+    )
+    monkeypatch.setattr(export_driver, "JobReporter", lambda *_, **__: nullcontext(reporter))
+    monkeypatch.setattr(export_driver, "spark_session", lambda *_: nullcontext())
+    read, began = source.read, []
+
+    async def read_source(settings: SourceSettings, groups: object = None) -> SourceSnapshot:
+        began.append(next(hours))
+        return await read(settings, groups)
+
+    monkeypatch.setattr(export_driver, "read_source", read_source)
+    job = JobSettings(run_id="1", archive=folder.address, extra={})
+
+    for what in ("new records", "nothing new"):
+        began.clear()
+        assert export_driver.run(files, job) == EXIT_DONE
+        [archived] = [changes["archived_time"] for changes in reported if "archived_time" in changes]
+        reported.clear()
+        assert archived < f"2026-01-01T{began[0]}:00:00+00:00", what
