@@ -22,6 +22,7 @@ from mirrorflow_seed.errors import ArchiveConflictError
 from mirrorflow_seed.storage_folder import TEMPORARY_FOLDER, StorageFolder
 
 FORMAT: Final = 1
+PLAN_NAME: Final = "plan.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ class PendingExport:
     def __init__(self, folder: StorageFolder, number: int) -> None:
         self._folder = folder
         self._parent = f"{PENDING_FOLDER}/{number:08d}"
-        self._path = f"{PENDING_FOLDER}/{number:08d}/plan.json"
+        self._path = f"{self._parent}/{PLAN_NAME}"
 
     def read(self) -> ExportPlan | None:
         """Returns the stored plan; None if there is none, or if it cannot be read."""
@@ -100,14 +101,23 @@ class PendingExport:
         return first
 
     def discard(self, archived: Manifest) -> None:
-        """Deletes the plan, and all files of it that are not *archived*; its commit exists."""
+        """Deletes the plan, and all files of it that are not *archived*; its commit exists.
+
+        A task that was frozen may write a file and its result after the plan is deleted: the folder of results names its plan.
+        """
         plan = self.read()
+        plan_ids = self._folder.entries(self._parent) - {PLAN_NAME}
+        replaced: tuple[str, ...] = ()
         if plan is not None:
+            plan_ids, replaced = plan_ids | {plan.plan_id}, plan.replaced
+        if plan_ids:
             known = {file.path for file in archived.files}
+            marks = [f"/part-{plan_id}-" for plan_id in plan_ids]
             for path in self._folder.data():
-                if path not in known and (f"/part-{plan.plan_id}-" in path or path in plan.replaced):
+                if path not in known and (path in replaced or any(mark in path for mark in marks)):
                     self._folder.delete(path)
-            self._folder.delete(f"{TEMPORARY_FOLDER}/{plan.plan_id}")
+            for plan_id in plan_ids:
+                self._folder.delete(f"{TEMPORARY_FOLDER}/{plan_id}")
         self._folder.delete(self._parent)
 
     def exported(self, plan: ExportPlan, present: Mapping[str, int]) -> list[ExportedFile]:

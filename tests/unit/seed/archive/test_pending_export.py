@@ -168,6 +168,23 @@ def test_files_of_discarded_plans_are_deleted_and_archived_files_are_kept(
     assert not folder.entries("_temporary")
 
 
+def test_a_file_that_a_task_writes_after_the_plan_is_discarded_is_deleted_later(tmp_path: Path) -> None:
+    """A frozen executor of an object store ends its upload after the commit, and then writes its result."""
+    folder = StorageFolder(str(tmp_path))
+    state = CommitLog(folder).append(None, increment(0, 10))
+    plan = plan_of(10)
+    PendingExport(folder, 1).store(plan)
+    folder.write(state.manifest.files[0].path, b"123")
+    discard_committed(folder, state)
+    folder.write("topic=orders/partition=0/part-abc-0-0-late", b"1")
+    folder.write(f"{plan.results}/00000-0-late.json", exported(0, 0, 10).encode())
+
+    discard_committed(folder, state)
+
+    assert set(folder.data()) == {state.manifest.files[0].path}
+    assert not folder.entries("_pending")
+
+
 def test_a_plan_whose_files_are_deleted_cannot_be_committed(tmp_path: Path) -> None:
     """A second export finds a plan that it cannot continue, while the first export is about to commit it."""
     folder = StorageFolder(str(tmp_path))
