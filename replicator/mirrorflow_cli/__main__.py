@@ -5,10 +5,13 @@ and nothing was started; 130 and 143 stopped by Ctrl-C or SIGTERM. Errors are pr
 or as `problems` of the JSON object, never as a traceback.
 """
 
+import contextlib
 import os
+import select
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TextIO
 
 from mirrorflow_cli.commands import COMMANDS, command_parser
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, EXIT_USAGE, CommandError
@@ -20,12 +23,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Otherwise pydantic's first model searches all installed packages for plug-ins, which takes 6 ms.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     given = sys.argv[1:] if arguments is None else list(arguments)
+    command = next((argument for argument in given if argument in COMMANDS), "")
+    try:
+        return _execute(command, given, is_own_process=arguments is None)
+    except BrokenPipeError:
+        # The reader of stdout has closed it (head, less). If this ends a switchover, applications may be unable to write.
+        return EXIT_DONE if command != "switchover" and _is_unread(sys.stdout) else EXIT_FAILED
+    finally:
+        _discard_what_is_unread()
+
+
+def _execute(command: str, given: Sequence[str], *, is_own_process: bool) -> int:
+    """Runs *command*, which is one of the arguments *given*. Raises BrokenPipeError."""
     report: Callable[[str], None] = _report
     try:
-        command = next((argument for argument in given if argument in COMMANDS), "")
         # Where the command comes first, no help or error lists the others.
         parser = command_parser({command}, [command] if given[:1] == [command] else COMMANDS.keys())
-        parser.set_defaults(is_own_process=arguments is None)
+        parser.set_defaults(is_own_process=is_own_process)
         parsed, rest = parser.parse_known_args(given)
         if rest and not ("add_files" in parsed and parsed.add_files(parsed, rest)):
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -52,14 +66,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return EXIT_USAGE
-    except BrokenPipeError:
-        # The reader of stdout has closed it (head, less); without this, Python reports an error at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_DONE
 
 
 def _report(sentences: str) -> None:
-    print(sentences, file=sys.stderr)
+    with contextlib.suppress(BrokenPipeError):  # the exit status is left
+        print(sentences, file=sys.stderr)
+
+
+def _is_unread(stream: TextIO) -> bool:
+    """Returns whether *stream* is a pipe whose reader has ended."""
+    polled = select.poll()
+    try:
+        polled.register(stream, 0)  # errors and the end of the reader are reported always
+    except (OSError, ValueError):
+        return False  # it has no file descriptor
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in polled.poll(0))
+
+
+def _discard_what_is_unread() -> None:
+    """Empties the streams that no process reads. Otherwise Python reports an error at exit, and changes the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_SIGNAL_BASE, EXIT_USAGE
 from mirrorflow_cli.loss_report import degraded_sentence, loss_sentences
-from mirrorflow_cli.switchover_report import StepDisplay, continues_alone, refused_ms
+from mirrorflow_cli.switchover_report import StepDisplay, continues_alone, print_if_read, refused_ms
 from mirrorflow_core.errors import ClusterError, MirrorFlowError, SettingError
 from mirrorflow_core.switchover.guards import is_overtaken
 from mirrorflow_core.switchover.loss import LossAssessment
@@ -204,8 +204,8 @@ class SwitchoverProcess:
             running.cancel()
             return
         self._is_stopped = True
-        print("Rolls back, because this process is to end.", file=sys.stderr, flush=True)
         self._session.observer.request_rollback()
+        print_if_read("Rolls back, because this process is to end.")
 
     async def run(self) -> None:
         """Carries the switchover out to its end, however long a cluster is away or another process works."""
@@ -245,7 +245,7 @@ class SwitchoverProcess:
         if known is None or _refusal(self.job, request, known) is not None:
             return None
         if known.state is SwitchoverState.PROMOTING:
-            print(f"{problem} {continues_alone(known)}", file=sys.stderr, flush=True)
+            print_if_read(f"{problem} {continues_alone(known)}")
             async with unplanned_session(settings, on_step=self._show) as session:
                 known = await complete_alone(session, known)
                 journal = session.journal
@@ -337,7 +337,7 @@ class SwitchoverProcess:
 
     def _wait(self, problem: str) -> None:
         if self.progress.note_wait(problem):
-            print(problem, file=sys.stderr, flush=True)
+            print_if_read(problem)
 
     def _publish(self) -> None:
         if path := os.environ.get(MESSAGE_KEY):

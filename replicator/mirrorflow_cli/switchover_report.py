@@ -3,6 +3,7 @@
 `switchover_page` makes a page of the report, and `switchover_progress` shows it to the console while the switchover runs.
 """
 
+import contextlib
 import getpass
 import sys
 import time
@@ -41,7 +42,13 @@ class StepDisplay:
         is_next_state = printed[0] is not self._last_printed[0]
         if is_next_state or (printed != self._last_printed and now_s - self._printed_s >= INTERVAL_S):
             self._last_printed, self._printed_s = printed, now_s
-            print(_line(step, problem), file=sys.stderr, flush=True)
+            print_if_read(_line(step, problem))
+
+
+def print_if_read(text: str) -> None:
+    """Prints *text* on stderr. No error of that may end a process while writes are refused: Ctrl-C in a pipe ends the reader, too."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _line(step: SwitchoverStep, problem: str) -> str:

@@ -6,12 +6,11 @@ promoting; after it the switchover can only be completed, so it continues. With 
 
 import argparse
 import asyncio
+import contextlib
 import secrets
 import signal
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from mirrorflow_cli.switchover_report import (
     continues_alone,
     predicted_report,
     predicted_sentence,
+    print_if_read,
     report_of,
     sentence_of,
     session_report,
@@ -292,7 +292,7 @@ async def _complete_alone(
         return None
     if newest is None or not needs_target_alone(newest, settings):
         return None
-    print(f"{error} {continues_alone(newest)}", file=sys.stderr)
+    print_if_read(f"{error} {continues_alone(newest)}")
     display = StepDisplay()
     async with unplanned_session(settings, on_step=display.show) as session:
         with rolling_back_at_signals(session, display):
@@ -362,11 +362,11 @@ def _unfinished(
         return None
     if newest.is_unplanned and newest.state is SwitchoverState.ROLLING_BACK:
         return None  # it may wait for a source that is lost; a new one does not
-    print(f"Continues switchover {newest.id}, which is in state {newest.state.value}.", file=sys.stderr)
+    print_if_read(f"Continues switchover {newest.id}, which is in state {newest.state.value}.")
     return newest
 
 
-@contextmanager
+@contextlib.contextmanager
 def rolling_back_at_signals(session: _Session, display: StepDisplay) -> Iterator[list[int]]:
     """Rolls back at the first signal, or continues if it has promoted, and ends at the second; returns the signals."""
     signals: list[int] = []
@@ -382,17 +382,13 @@ def rolling_back_at_signals(session: _Session, display: StepDisplay) -> Iterator
         if record is not None and record.state in PROMOTED:
             # A hook that leads clients to the other cluster may be running: to stop it would leave them between both.
             sentence = f"{record.to} is promoted, so the switchover can only be completed, and continues; once more ends at once."
-            print(sentence, file=sys.stderr, flush=True)
+            print_if_read(sentence)
             return
+        session.observer.request_rollback()
         waits = (
             f", which waits for {record.source} if that was fenced" if record and record.is_unplanned else ""
         )
-        print(
-            f"Rolls back{waits}; once more ends at once, and leaves writes refused.",
-            file=sys.stderr,
-            flush=True,
-        )
-        session.observer.request_rollback()
+        print_if_read(f"Rolls back{waits}; once more ends at once, and leaves writes refused.")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, note, number)
@@ -546,10 +542,12 @@ async def _roll_back_alone(
 
 def _finish(arguments: argparse.Namespace, report: dict[str, Any], sentences: list[str]) -> None:
     """Prints the result, and writes the report if there is to be one."""
-    if arguments.json:
-        print_json(report)
-    else:
-        print("\n".join(sentences))
+    # The switchover has ended: that no process reads how changes neither the report nor the exit status.
+    with contextlib.suppress(BrokenPipeError):
+        if arguments.json:
+            print_json(report)
+        else:
+            print("\n".join(sentences))
     write_report_files(arguments.report_files, report)
 
 

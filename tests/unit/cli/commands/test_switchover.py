@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -17,9 +18,11 @@ from mirrorflow_cli import rehearsal_canary
 from mirrorflow_cli.__main__ import main
 from mirrorflow_cli.commands import switchover
 from mirrorflow_cli.commands.switchover import rolling_back_at_signals
-from mirrorflow_cli.errors import EXIT_FAILED, EXIT_USAGE, FailedError
+from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, FailedError
 from mirrorflow_cli.switchover_report import StepDisplay, report_of, sentence_of
+from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.record import StateEntry, SwitchoverRecord
+from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 
 CREATED_MS = 1_700_000_000_000
@@ -345,3 +348,81 @@ def test_the_first_signal_rolls_back_or_continues_and_the_second_ends_the_comman
     assert 128 + signal.SIGTERM == ended.value.status
     assert [f"{sentence}\n"] == printed[:1]
     assert is_rolled_back == bool(requested)
+
+
+def _closed_pipe(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the stream *name* of sys a pipe that no process reads, as Ctrl-C leaves it, which ends `tee`, too."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(sys, name, os.fdopen(writer, "w", buffering=1, closefd=False))
+
+
+def test_ctrl_c_rolls_back_although_no_process_reads_what_is_printed(monkeypatch: pytest.MonkeyPatch):
+    """The pipe of `mirrorflow switchover | tee log` is closed by the same Ctrl-C, while writes are refused."""
+    requested: list[bool] = []
+    session: Any = SimpleNamespace(observer=SimpleNamespace(request_rollback=lambda: requested.append(True)))
+    display, errors = StepDisplay(), list[Any]()
+    _closed_pipe("stderr", monkeypatch)
+
+    async def be_signalled() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        with rolling_back_at_signals(session, display) as signals:
+            os.kill(os.getpid(), signal.SIGINT)
+            while not signals:  # noqa: ASYNC110 - the handler has no event to wait for
+                await asyncio.sleep(0)
+            display.show(SwitchoverStep(record((SwitchoverState.ROLLING_BACK, 0))), "")
+
+    asyncio.run(be_signalled())
+
+    assert [True] == requested
+    assert [] == errors
+
+
+@pytest.mark.parametrize(
+    ("command", "stream", "status"),
+    [
+        ("completion", "stdout", EXIT_DONE),
+        ("completion", "stderr", EXIT_FAILED),
+        ("switchover", "stdout", EXIT_FAILED),
+        ("switchover", "stderr", EXIT_FAILED),
+    ],
+)
+def test_only_a_closed_stdout_of_another_command_counts_as_done(
+    monkeypatch: pytest.MonkeyPatch, command: str, stream: str, status: int
+):
+    """`head` closes stdout when it has enough. A switchover that ends by such an error has not ended: writes may be refused."""
+    _closed_pipe(stream, monkeypatch)
+
+    def execute(_: object) -> int:
+        print("a line", file=getattr(sys, stream), flush=True)
+        return EXIT_DONE
+
+    monkeypatch.setattr(importlib.import_module(f"mirrorflow_cli.commands.{command}"), "execute", execute)
+
+    assert status == main([command, *(["bash"] if command == "completion" else [])])
+
+
+def test_a_result_that_no_process_reads_changes_neither_status_nor_report(
+    pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A switchover that was completed is no failure because `tee` has ended."""
+    read = SimpleNamespace(journal=SimpleNamespace(newest=None, active="east"), problems={}, clusters={})
+
+    async def fence_state(*_: object) -> FenceState:
+        return FenceState.ABSENT
+
+    @contextlib.asynccontextmanager
+    async def readable_journal(_: object) -> AsyncIterator[object]:
+        yield read
+
+    async def predicted(*_: object) -> str:
+        return "It is unknown."
+
+    read.fence_state = fence_state
+    monkeypatch.setattr(switchover, "readable_journal", readable_journal)
+    monkeypatch.setattr(switchover, "_predicted", predicted)
+    _closed_pipe("stdout", monkeypatch)
+
+    report = tmp_path / "report.json"
+    assert EXIT_DONE == main(["switchover", "status", "-f", str(pair), "--report", str(report)])
+    assert report.exists()
