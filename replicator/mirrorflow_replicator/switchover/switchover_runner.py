@@ -64,7 +64,7 @@ class SwitchoverRunner:
 
         Returns its last revision. Raises SwitchoverTakenError.
         """
-        failures = 0
+        failures, stored = 0, record
         while True:
             observation = await self._observer.observe(record)
             result = step(record, observation, self._now_ms())
@@ -74,11 +74,13 @@ class SwitchoverRunner:
                 self._on_step(result, "")
                 return result.record
             is_waiting = not result.actions and result.record is record
-            # Until the journals have it, the state is still the one before.
-            meanwhile = replace(result, record=record) if _announces(result) else result
+            # Until the journals have it, the state is still the one before: it may be rolled back instead.
+            meanwhile = replace(result, record=stored) if _announces(result) else result
             record = result.record
-            problem = await self._carry_out(result, meanwhile) or self._observer.problem
-            self._on_step(result, problem)
+            failed = await self._carry_out(result, meanwhile)
+            stored = meanwhile.record if failed else record
+            problem = failed or self._observer.problem
+            self._on_step(replace(result, record=stored), problem)
             failures = failures + 1 if problem else 0
             if problem:
                 await asyncio.sleep(backoff_s(failures, lowest_s=RETRY_MIN_S, highest_s=RETRY_S))

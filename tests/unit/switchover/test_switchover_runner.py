@@ -415,6 +415,17 @@ def test_a_new_state_is_shown_only_after_its_record_is_stored():
     assert shown[shown.index(SwitchoverState.PROMOTING) - 1] is SwitchoverState.FORWARD_ENDED
 
 
+def test_a_state_whose_record_was_not_stored_is_not_shown():
+    """Nothing may be reported as promoted that no journal has as promoted: the next process may still roll back."""
+    world, shown = World(), list[tuple[SwitchoverState, str]]()
+    world.failures["Promoting"] = [unreachable(), unreachable()]
+
+    last = run(world, on_step=lambda step, problem: shown.append((step.record.state, problem)))
+
+    assert SwitchoverState.DONE is last.state
+    assert [SwitchoverState.FORWARD_ENDED] * 2 == [state for state, problem in shown if problem]
+
+
 def test_a_process_whose_switchover_was_taken_over_takes_no_action():
     world = World()
     taken = RECORD.moved_to(SwitchoverState.CHECKING, 1, epoch=1, runner="host/2/b")
