@@ -9,6 +9,7 @@ Besides records it has notes, which say what a switchover may have changed: the 
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -51,6 +52,7 @@ _GZIP: Final = 1
 RECORD_BYTES_MAX: Final = 1_000_000
 # A process that dies in a transaction delays the next one, and readers, for so long.
 _TRANSACTION_TIMEOUT_MS: Final = 10_000
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,15 +108,30 @@ class ClusterJournal:
 
     async def _read(self) -> None:
         async for record in self._log.read_new():
-            key = parsed_object(record.key or b"{}")
-            if text_field(key, "pair") != self._pair or record.value is None:
+            if record.value is None:
+                continue
+            try:
+                key = parsed_object(record.key or b"{}")
+                pair, note = text_field(key, "pair"), text_field(key, "note")
+                noted = parsed_object(record.value) if note else {}
+            except ValueError as error:
+                # MirrorFlow writes no such record, and another program's must not end a process while writes are refused.
+                log.warning(
+                    "Cluster %s: the record at offset %d of %s is skipped: %s",
+                    self.alias,
+                    record.offset,
+                    PARTITION,
+                    error,
+                )
+                continue
+            if pair != self._pair:
                 continue
             content = bytes(record.key or b""), bytes(record.value)
             self._is_foreign |= content not in self._attempted
             if content in self._applied:
                 continue  # something newer of the same key may have been written since
-            if note := text_field(key, "note"):
-                self.notes[note] = parsed_object(record.value)
+            if note:
+                self.notes[note] = noted
             else:
                 try:
                     decoded = decode_record(record.key or b"", record.value)

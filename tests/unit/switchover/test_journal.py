@@ -1,8 +1,10 @@
-"""The size of journal records of large clusters."""
+"""Records of other programs in the journal's topic, and the size of journal records of large clusters."""
 
 import asyncio
+import logging
 import random
 import uuid
+from collections.abc import AsyncIterator
 from typing import Any, cast
 from unittest.mock import create_autospec
 
@@ -12,6 +14,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.record import ReverseStart, SwitchoverRecord
 from mirrorflow_core.switchover.seal import PartitionSeal, Seal
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
+from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.switchover.errors import SwitchoverError
@@ -98,3 +101,37 @@ def test_a_record_that_exceeds_a_batch_raises_a_switchover_error(monkeypatch: py
     )
     with pytest.raises(SwitchoverError, match="more than"):
         write(promoting(14_000), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"hello", b"x"),
+        (b'"hello"', b"x"),
+        (b"\xff", b"x"),
+        (b'{"pair":1}', b"x"),
+        (b'{"pair":"p","note":1}', b"{}"),
+        (b'{"pair":"p","note":"runner"}', b"x"),
+    ],
+    ids=["text", "json-text", "no-unicode", "pair-number", "note-number", "note-value"],
+)
+def test_a_record_of_another_program_is_skipped_and_logged(
+    key: bytes, value: bytes, caplog: pytest.LogCaptureFixture
+):
+    """It must not end a process while writes are refused, and is no sign of another process that holds the lock."""
+
+    class ReadLog:
+        async def read_new(self) -> AsyncIterator[Record]:
+            yield Record(7, 0, key, value)
+            yield Record(8, 0, b'{"pair":"p","note":"endpoint"}', b'{"to":"west"}')
+
+    journal = ClusterJournal(cast("Any", create_autospec(Cluster, instance=True, alias="west")), "p")
+    journal._log = cast("Any", ReadLog())
+    journal._attempted.add((b'{"pair":"p","note":"endpoint"}', b'{"to":"west"}'))
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(journal.read())
+
+    assert {"endpoint": {"to": "west"}} == journal.notes
+    assert not journal._is_foreign
+    assert ["record at offset 7 of" in message for message in caplog.messages] == [True]
