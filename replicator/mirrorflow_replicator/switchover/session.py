@@ -6,6 +6,7 @@ monotonic clock, so that two commands do not take the switchover from each other
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -13,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
@@ -39,6 +40,7 @@ RENEW_S: Final = 2.0
 ABANDONED_S: Final = 8.0  # several renewals, each of which may wait for an election
 WATCH_POLL_S: Final = 0.5
 STATUS_TIMEOUT_S: Final = 10.0  # to connect to a cluster that may be lost
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,13 +221,20 @@ def has_ended(runner: str) -> bool:
 
 @contextlib.asynccontextmanager
 async def renewing(journal: SwitchoverJournal, runner_id: str) -> AsyncIterator[None]:
-    """Renews the note meanwhile. What is refused shows at the next record."""
+    """Renews the note meanwhile, also after an error. What is refused shows at the next record; another error is logged once."""
 
     async def renew() -> None:
-        number = 0
+        number, logged = 0, ""
         while True:
-            with contextlib.suppress(ClusterError, SwitchoverTakenError):
+            try:
                 await journal.write_renewal(runner_id, number)
+            except (ClusterError, SwitchoverTakenError):
+                pass
+            except MirrorFlowError as error:
+                # Such as a Secret that is being replaced. Without renewals, another process takes the switchover over.
+                if str(error) != logged:
+                    logged = str(error)
+                    log.warning("The note of this process was not renewed: %s", error)
             number += 1
             await asyncio.sleep(RENEW_S)
 
