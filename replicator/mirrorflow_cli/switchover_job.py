@@ -86,7 +86,8 @@ class SwitchoverProgress:
         """Notes the newest step, and the error that the next one repeats; None without one."""
         record = step.record
         self.record, self.waits_for = record, problem or step.waits_for or None
-        if record.epoch >= self.epoch and record.state in PROMOTED:
+        # A later switchover that was rolled back has a higher epoch, and a superseded one takes no step.
+        if record.state in PROMOTED:
             self.active, self.promoted_by = record.to, record.id
         self.epoch = max(self.epoch, record.epoch)
 

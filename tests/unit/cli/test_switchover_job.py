@@ -92,6 +92,20 @@ def test_a_superseded_switchover_is_reported_as_it_ended(
     assert (state is not None, state or "") == (is_noted, read.state)
 
 
+def test_a_planned_switchover_reports_its_promotion_after_an_unplanned_one_was_rolled_back():
+    """The later one was given up, so the planned one continues. Its epoch is lower, but it has promoted last."""
+    known = _record(5, state=SwitchoverState.FORWARD_ENDED)
+    later = _record(7, type=SwitchoverType.UNPLANNED, state=SwitchoverState.LIFTED)
+    progress = SwitchoverProgress(id=known.id)
+    progress.note_journal([known, later])
+
+    progress.note_step(SwitchoverStep(known.moved_to(SwitchoverState.PROMOTING, 2)), None)
+
+    report = parse_switchover_report(progress.body())
+    assert report is not None
+    assert ("west", known.id, 7) == (report.active, report.promoted_by, report.epoch)
+
+
 def test_the_job_needs_a_folder_as_its_argument():
     assert EXIT_USAGE == main([])
 
