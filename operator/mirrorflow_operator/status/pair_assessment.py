@@ -278,12 +278,8 @@ def _ready(
     refused = _accepted(resource, problems)
     if refused.status is ConditionStatus.FALSE or resource.pair is None:
         return PairFinding(kind=_READY, status=refused.status, reason=refused.reason, message=refused.message)
-    unread = [job for job in jobs_left_over(observation) if is_unread(job, resource)]
-    if unread:
-        return _active_unknown(
-            f"Switchover {unread[0].switchover} was deleted, and its Job {unread[0].name} has ended, but its report is lost: applications may "
-            "have moved. Create that Switchover again with the same spec: its process reads the journal, and reports.",
-        )
+    if lost := _lost_report(resource, observation):
+        return lost
     if newest is not None and newest.state not in ENDED:
         return _not_ready(
             PairReason.SWITCHING_OVER, f"Switchover {newest.name} to {newest.to} is in state {newest.state}."
@@ -327,6 +323,16 @@ def _ready(
         status=ConditionStatus.TRUE,
         reason=PairReason.CAN_SWITCH,
         message=f"Applications could be moved from {member.active} to {to}.{failing}",
+    )
+
+
+def _lost_report(resource: PairResource, observation: PairObservation) -> PairFinding | None:
+    job = next((job for job in jobs_left_over(observation) if is_unread(job, resource)), None)
+    if job is None:
+        return None
+    return _active_unknown(
+        f"Switchover {job.switchover} was deleted, and its Job {job.name} has ended, but its report is lost: applications may "
+        "have moved. Create that Switchover again with the same spec: its process reads the journal, and reports.",
     )
 
 

@@ -43,7 +43,7 @@ from mirrorflow_replicator.switchover.tail_keeping import (
 )
 from mirrorflow_replicator.switchover.write_fences import WriteFence
 
-# Of the command that continues a switchover of this type.
+# The options of the command that continues a switchover of this type.
 _OPTIONS: Final[Mapping[SwitchoverType, str]] = {
     SwitchoverType.REHEARSAL: " --rehearse",
     SwitchoverType.RESTORE: " --restore",

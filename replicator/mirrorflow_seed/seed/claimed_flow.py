@@ -163,10 +163,10 @@ class ClaimedFlow:
         }
 
     def _is_of_deleted_topic(self, position: WriterPosition) -> bool:
-        """Whether a topic of *position*, on either side, was created again since it was stored."""
+        """Returns whether a topic of *position*, on either side, was created again since it was stored."""
         ids = (
             (position.source_topic_id, self.source.metadata.topic_id(position.topic)),
-            # Of the copy in the position: after a change of naming, a flow continues in another one.
+            # The copy is that in the position: after a change of naming, a flow continues in another one.
             (position.target_topic_id, self.target.metadata.topic_id(position.target_topic)),
         )
         return any(known and present and known != present for known, present in ids)

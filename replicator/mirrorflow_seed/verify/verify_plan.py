@@ -147,18 +147,15 @@ async def partition_layouts(
     copied, source_partitions = await _source_partitions(source, settings, notes)
     await target.refresh(None)
     target_topics = target.metadata.topics
+    copies = [TopicPartition(copied[partition.topic], partition.partition) for partition in source_partitions]
     target_partitions = [
-        TopicPartition(copied[partition.topic], partition.partition)
-        for partition in source_partitions
-        if copied[partition.topic] in target_topics
-        and partition.partition in target_topics[copied[partition.topic]].partitions
+        copy
+        for copy in copies
+        if copy.topic in target_topics and copy.partition in target_topics[copy.topic].partitions
     ]
-    # An archive may end before such partitions were created.
-    unpaired = (
-        {}
-        if plan_settings.target_may_be_ahead
-        else await _without_source(source, target, copied, source_partitions)
-    )
+    unpaired: dict[TopicPartition, TopicPartition] = {}
+    if not plan_settings.target_may_be_ahead:  # an archive may end before such partitions were created
+        unpaired = await _without_source(source, target, copied, source_partitions)
     target_partitions += unpaired
     target_starts = await admin.offsets_at(target, target_partitions, EARLIEST)
     flow_offsets = await read_stored_offsets(source, target, settings)
@@ -176,16 +173,14 @@ async def partition_layouts(
             source_topic_id=source.metadata.topic_id(partition.topic),
             target_topic_id=target.metadata.topic_id(target_partition.topic),
         )
-        target_offsets = (
-            OffsetRange(target_starts[target_partition], target_ends[target_partition])
-            if target_partition in target_ends
-            else None
-        )
+        target_end = target_ends.get(target_partition)
         layout = PartitionLayout(
             source=partition,
             target=target_partition,
             source_offsets=OffsetRange(source_starts[partition], source_ends[partition]),
-            target_offsets=target_offsets,
+            target_offsets=None
+            if target_end is None
+            else OffsetRange(target_starts[target_partition], target_end),
             stored=stored,
             copied_before=None if target_partition in open_on_target else stored.copied_before,
             is_compacted=partition.topic in policies.compacted,
@@ -198,13 +193,18 @@ async def partition_layouts(
             log_bytes=max(source_bytes.get(partition, 0), target_bytes.get(target_partition, 0)) or None,
         )
         result.append(cut_at_source_end(layout) if plan_settings.target_may_be_ahead else layout)
-    offsets_of_unpaired = {
-        partition: OffsetRange(target_starts[partition], target_ends[partition]) for partition in unpaired
-    }
-    return result + [
-        _layout_without_source(unpaired[partition], partition, offsets)
-        for partition, offsets in offsets_of_unpaired.items()
-        if offsets.start < offsets.end
+    return result + _layouts_without_source(unpaired, target_starts, target_ends)
+
+
+def _layouts_without_source(
+    unpaired: Mapping[TopicPartition, TopicPartition],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> list[PartitionLayout]:
+    return [
+        _layout_without_source(source, target, OffsetRange(starts[target], ends[target]))
+        for target, source in unpaired.items()
+        if starts[target] < ends[target]
     ]
 
 

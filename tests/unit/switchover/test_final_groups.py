@@ -202,10 +202,10 @@ class GroupsOfTarget:
     ],
     ids=["not authorized", "another refusal"],
 )
-def test_a_group_that_the_target_refuses_is_named_and_the_others_are_placed(
+def test_a_refused_group_is_reported_and_the_others_are_placed(
     monkeypatch: pytest.MonkeyPatch, request_name: str, refusal: ClusterError
 ):
-    """An unplanned switchover goes on: applications cannot write to either side meanwhile."""
+    """An unplanned switchover continues: applications cannot write to either side meanwhile."""
     target = GroupsOfTarget(monkeypatch, request_name, refusal)
 
     billing, legacy, shipping = target.clamp()

@@ -57,7 +57,7 @@ def wait_until(route: Path, text: str) -> None:
         time.sleep(0.01)
 
 
-def test_what_a_hook_has_started_is_stopped_with_it(tmp_path: Path):
+def test_processes_that_a_hook_has_started_are_stopped_with_it(tmp_path: Path):
     """A tool that closes a route must not close it after the lift."""
     route = tmp_path / "route"
 
@@ -73,7 +73,7 @@ def test_what_a_hook_has_started_is_stopped_with_it(tmp_path: Path):
     assert "begun " == route.read_text()
 
 
-def test_what_a_hook_leaves_behind_is_not_stopped_when_it_succeeds(tmp_path: Path):
+def test_processes_that_a_successful_hook_leaves_are_not_stopped(tmp_path: Path):
     """Such as a proxy that it has started."""
     route = tmp_path / "route"
 

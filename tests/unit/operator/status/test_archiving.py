@@ -65,41 +65,41 @@ def running(spec: dict[str, Any], condition: Condition | None, *, success_s: flo
 
 def finding(observation: Observation, spec: dict[str, Any]) -> Finding:
     flow = mirror_flow(**spec)
-    found = archived(observation, flow, archive_status(observation, flow))
-    assert found is not None
-    return found
+    result = archived(observation, flow, archive_status(observation, flow))
+    assert result is not None
+    return result
 
 
 @SPECS
 @pytest.mark.parametrize("condition", [FAILED, INCOMPLETE], ids=["failed", "incomplete"])
 def test_a_failure_stays_reported_while_the_next_export_runs(spec: dict[str, Any], condition: Condition):
-    found = finding(running(spec, condition, success_s=NOW_S - 3_600), spec)
+    result = finding(running(spec, condition, success_s=NOW_S - 3_600), spec)
 
     assert (condition.status, condition.reason, condition.message) == (
-        found.status,
-        found.reason.value,
-        found.message,
+        result.status,
+        result.reason.value,
+        result.message,
     )
 
 
 @SPECS
 def test_a_failure_stays_reported_while_the_first_export_is_tried_again(spec: dict[str, Any]):
-    found = finding(running(spec, FAILED, success_s=None), spec)
+    result = finding(running(spec, FAILED, success_s=None), spec)
 
-    assert (ConditionStatus.FALSE, Reason.ARCHIVE_FAILED) == (found.status, found.reason)
+    assert (ConditionStatus.FALSE, Reason.ARCHIVE_FAILED) == (result.status, result.reason)
 
 
 def test_a_complete_increment_of_the_running_export_ends_the_failure():
-    found = finding(running(FOLLOWED, FAILED, success_s=NOW_S - 20), FOLLOWED)
+    result = finding(running(FOLLOWED, FAILED, success_s=NOW_S - 20), FOLLOWED)
 
-    assert (ConditionStatus.TRUE, Reason.ARCHIVED) == (found.status, found.reason)
+    assert (ConditionStatus.TRUE, Reason.ARCHIVED) == (result.status, result.reason)
 
 
 @SPECS
 def test_a_problem_of_a_driver_that_runs_by_now_is_not_kept(spec: dict[str, Any]):
-    found = finding(running(spec, UNSCHEDULABLE, success_s=NOW_S - 3_600), spec)
+    result = finding(running(spec, UNSCHEDULABLE, success_s=NOW_S - 3_600), spec)
 
-    assert (ConditionStatus.TRUE, Reason.ARCHIVED) == (found.status, found.reason)
+    assert (ConditionStatus.TRUE, Reason.ARCHIVED) == (result.status, result.reason)
 
 
 @pytest.mark.parametrize("condition", [None, FAILED], ids=["lost-condition", "failed"])
@@ -137,11 +137,11 @@ def test_a_failed_job_that_exists_is_reported_after_a_problem_of_the_next_driver
         reason="BackoffLimitExceeded",
     )
 
-    found = finding(replace(observation, jobs=(failed, *observation.jobs)), SCHEDULED)
+    result = finding(replace(observation, jobs=(failed, *observation.jobs)), SCHEDULED)
 
-    assert (ConditionStatus.FALSE, Reason.ARCHIVE_FAILED) == (found.status, found.reason)
-    assert "It failed: its driver failed repeatedly" in found.message
-    assert failed.name in found.message
+    assert (ConditionStatus.FALSE, Reason.ARCHIVE_FAILED) == (result.status, result.reason)
+    assert "It failed: its driver failed repeatedly" in result.message
+    assert failed.name in result.message
 
 
 def test_an_older_scheduled_export_does_not_hide_the_failure_of_one_that_follows_the_source():
@@ -155,6 +155,6 @@ def test_an_older_scheduled_export_does_not_hide_the_failure_of_one_that_follows
         outcome="Complete",
     )
 
-    found = finding(replace(observation, jobs=(complete, *observation.jobs)), FOLLOWED)
+    result = finding(replace(observation, jobs=(complete, *observation.jobs)), FOLLOWED)
 
-    assert (ConditionStatus.FALSE, Reason.ARCHIVE_FAILED) == (found.status, found.reason)
+    assert (ConditionStatus.FALSE, Reason.ARCHIVE_FAILED) == (result.status, result.reason)

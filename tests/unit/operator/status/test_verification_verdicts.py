@@ -26,9 +26,9 @@ def ended(windows: WindowCounts) -> VerifyStatus:
 def finding(windows: WindowCounts) -> Finding:
     flow = mirror_flow(verify={"runId": "1"})
     run = job(name=JOB, kind=RunKind.VERIFY, run_id="1", outcome="Complete", ended_s=NOW_S)
-    found = verified(observed(flow=flow, jobs=(run,)), flow, ended(windows))
-    assert found is not None
-    return found
+    result = verified(observed(flow=flow, jobs=(run,)), flow, ended(windows))
+    assert result is not None
+    return result
 
 
 def test_a_verification_whose_windows_are_all_equal_is_equal():
@@ -59,7 +59,11 @@ def test_a_verification_that_did_not_compare_all_its_windows_is_not_equal(
     windows: WindowCounts, message: str
 ):
     """Small topics may have no window in a sample. Such a run does not allow a switchover."""
-    found = finding(windows)
+    result = finding(windows)
 
-    assert (ConditionStatus.UNKNOWN, Reason.UNDECIDED, message) == (found.status, found.reason, found.message)
+    assert (ConditionStatus.UNKNOWN, Reason.UNDECIDED, message) == (
+        result.status,
+        result.reason,
+        result.message,
+    )
     assert last_verification(Status(verify=ended(windows))) is None

@@ -171,7 +171,7 @@ def test_an_export_does_not_work_on_a_plan_of_another_cluster_that_was_stored_fi
 
 
 @pytest.mark.usefixtures("source")
-def test_of_two_exports_of_a_flow_the_second_works_on_the_plan_of_the_first(
+def test_the_second_of_two_exports_of_a_flow_continues_the_plan_of_the_first(
     monkeypatch: pytest.MonkeyPatch, files: FlowFiles, folder: StorageFolder
 ) -> None:
     let_another_export_be_first(monkeypatch, archive_id="first")

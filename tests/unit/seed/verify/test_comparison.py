@@ -288,15 +288,15 @@ def test_a_long_key_is_cut(key: bytes) -> None:
     assert text.endswith("\N{HORIZONTAL ELLIPSIS}")
 
 
-@pytest.mark.parametrize("at", [0, WINDOW, WINDOW + 1])
-def test_an_unreadable_range_without_source_offsets_is_undecided(at: int):
+@pytest.mark.parametrize("offset", [0, WINDOW, WINDOW + 1])
+def test_an_unreadable_range_without_source_offsets_is_undecided(offset: int):
     """It has extra records of the target alone. If they are damaged, its window must not be missing from the result."""
     verify_range = VerifyRange(
         topic="t",
         partition=3,
         target_topic="e.t",
-        source_from=at,
-        source_to=at,
+        source_from=offset,
+        source_to=offset,
         target_from=0,
         target_to=5,
         window_offsets=WINDOW,
@@ -305,6 +305,6 @@ def test_an_unreadable_range_without_source_offsets_is_undecided(at: int):
 
     windows = InOrderComparison(verify_range, source=digest, target=digest).results(reason="It is damaged.")
 
-    assert [(at, at, WindowOutcome.UNDECIDED, "It is damaged.")] == [
+    assert [(offset, offset, WindowOutcome.UNDECIDED, "It is damaged.")] == [
         (window.from_offset, window.to_offset, window.outcome, window.reason) for window in windows
     ]

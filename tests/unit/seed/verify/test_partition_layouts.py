@@ -77,37 +77,37 @@ def layouts(
     return asyncio.run(partition_layouts(of_source, of_target, settings, plan_settings, []))
 
 
-def copies(found: Sequence[PartitionLayout]) -> list[int]:
-    return [layout.target.partition for layout in found]
+def copies(planned: Sequence[PartitionLayout]) -> list[int]:
+    return [layout.target.partition for layout in planned]
 
 
 def test_records_in_a_partition_that_the_source_lacks_are_compared_with_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """The copy was grown by someone else, who wrote to it. A partition without records is no difference."""
-    found = layouts(monkeypatch, MemoryCluster("orders", 2), MemoryCluster("east.orders", 4))
+    planned = layouts(monkeypatch, MemoryCluster("orders", 2), MemoryCluster("east.orders", 4))
 
-    assert [0, 1, 3] == copies(found)
+    assert [0, 1, 3] == copies(planned)
     assert (TopicPartition("orders", 3), OffsetRange(0, 0), OffsetRange(0, 10)) == (
-        found[-1].source,
-        found[-1].source_offsets,
-        found[-1].target_offsets,
+        planned[-1].source,
+        planned[-1].source_offsets,
+        planned[-1].target_offsets,
     )
-    assert not found[-1].is_compacted
+    assert not planned[-1].is_compacted
 
 
 def test_a_partition_that_is_created_on_both_sides_meanwhile_is_not_compared(monkeypatch: pytest.MonkeyPatch):
-    found = layouts(monkeypatch, MemoryCluster("orders", 2, grown_to=4), MemoryCluster("east.orders", 4))
+    planned = layouts(monkeypatch, MemoryCluster("orders", 2, grown_to=4), MemoryCluster("east.orders", 4))
 
-    assert [0, 1] == copies(found)
+    assert [0, 1] == copies(planned)
 
 
 def test_partitions_created_after_an_archive_ends_are_not_compared_with_it(monkeypatch: pytest.MonkeyPatch):
-    found = layouts(
+    planned = layouts(
         monkeypatch,
         MemoryCluster("orders", 2),
         MemoryCluster("east.orders", 4),
         target_may_be_ahead=True,
     )
 
-    assert [0, 1] == copies(found)
+    assert [0, 1] == copies(planned)
