@@ -30,13 +30,15 @@ from mirrorflow_core.settings import LossPolicy, SourceSettings
 from mirrorflow_core.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_core.writer import flow_end
 from mirrorflow_core.writer.broker_requests import Producer
-from mirrorflow_core.writer.claim import Claim
-from mirrorflow_core.writer.flow_lock import Fenced
-from mirrorflow_core.writer.flow_plan import FlowPlan, SessionStart, TopicIds
+from mirrorflow_core.writer.claim import Claim, is_end_pending
+from mirrorflow_core.writer.claim import ended_by as ended_by_claims
+from mirrorflow_core.writer.flow_lock import Fenced, read_claims
+from mirrorflow_core.writer.flow_plan import FlowPlan, SessionStart, TaskProducers, TopicIds, WritePoint
 from mirrorflow_core.writer.ownership import FlowEnded, Ownership, recover_task, renew_claim, take_flow
+from mirrorflow_core.writer.partition_start import MARKER_WAIT_MS
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.stored_positions import read_positions
-from mirrorflow_kafka.admin.log_reader import LogCache
+from mirrorflow_kafka.admin.log_reader import MARKER_POLL_S, LogCache
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.fencing import why_unfenced
@@ -101,13 +103,17 @@ async def end_flow(
             return
     try:
         async with _renewing(clusters, taken):
-            await _end_partitions(clusters, taken, switchover, on_waiting)
+            fenced = await _fence_partitions(clusters, taken, on_waiting)
     except BaseException:
         # The flow has not ended: its process continues at once, instead of after 15 s.
         with contextlib.suppress(MirrorFlowError, TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 await clusters.runner.run(renew_claim(taken, left=True))
         raise
+    # The lock stores nothing else from here on: a claim that follows the end would remove it, also if its response is lost.
+    stored = flow_end.store_end(taken, fenced.producers, fenced.points, fenced.topic_ids, switchover)
+    if not await clusters.runner.run(stored):
+        raise FlowTakenError(source=settings.source_alias)
 
 
 def give_up(partitions: WaitingPartitions) -> NoReturn:
@@ -116,10 +122,18 @@ def give_up(partitions: WaitingPartitions) -> NoReturn:
 
 
 async def ended_flow(settings: SourceSettings, target: Cluster, switchover: str) -> EndedFlow:
-    """Returns where the flow has ended, which *switchover* has ended. Raises FlowTakenError if it runs, ClusterError."""
+    """Returns where the flow has ended, which *switchover* has ended. Raises FlowTakenError if it runs, ClusterError.
+
+    The marker of the claim is written after `end_flow` has returned: it is waited for, for at most MARKER_WAIT_MS.
+    """
     clusters = await open_ending(settings, target)
-    claim = await newest_claim(clusters)
-    if claim is None or claim.ended != switchover:
+    now = asyncio.get_running_loop().time
+    until_s = now() + MARKER_WAIT_MS / 1000
+    claims = await clusters.runner.run(read_claims())
+    while is_end_pending(claims) and now() < until_s:
+        await asyncio.sleep(MARKER_POLL_S)
+        claims = await clusters.runner.run(read_claims())
+    if ended_by_claims(claims) != switchover:
         raise FlowTakenError(source=settings.source_alias)
     return await _read_end(clusters, switchover)
 
@@ -209,12 +223,18 @@ def _fenceable(stored: Mapping[TopicPartition, WriterPosition]) -> list[TopicPar
     return [key for key, position in stored.items() if position.writer is not None]
 
 
-async def _end_partitions(
-    clusters: FlowClusters,
-    owned: Ownership,
-    switchover: str,
-    on_waiting: Callable[[WaitingPartitions], None],
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _FencedPartitions:
+    """What the end stores: the arguments of `store_end`."""
+
+    producers: TaskProducers
+    points: Mapping[TopicPartition, WritePoint]
+    topic_ids: Mapping[str, TopicIds]
+
+
+async def _fence_partitions(
+    clusters: FlowClusters, owned: Ownership, on_waiting: Callable[[WaitingPartitions], None]
+) -> _FencedPartitions:
     settings, run = clusters.settings, clusters.runner.run
     stored = await _positions(clusters, owned.lock)
     topic_ids, (session,) = owned.plan.topic_ids, owned.tasks
@@ -237,8 +257,7 @@ async def _end_partitions(
         session = recovered
         points |= session.points
         waiting = _waiting(session)
-    if not await run(flow_end.store_end(owned, session.producers, points, topic_ids, switchover)):
-        raise FlowTakenError(source=settings.source_alias)
+    return _FencedPartitions(session.producers, points, topic_ids)
 
 
 def _waiting(session: SessionStart) -> WaitingPartitions:
@@ -300,16 +319,25 @@ def _ended_error(settings: SourceSettings, claim: Claim) -> FlowEndedError:
 
 @contextlib.asynccontextmanager
 async def _renewing(clusters: FlowClusters, owned: Ownership) -> AsyncIterator[None]:
-    """Renews the claim meanwhile, so that no standby takes the flow. What is refused shows at the next step of the block."""
+    """Renews the claim meanwhile, so that no standby takes the flow. What is refused shows at the next step of the block.
 
-    async def renew_for_ever() -> None:
+    At the end of the block no renewal is under way: a cancelled one could be stored after what follows.
+    """
+    is_over = asyncio.Event()
+
+    async def renew_until_over() -> None:
         while True:
-            await asyncio.sleep(RENEW_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(is_over.wait(), RENEW_S)
+            if is_over.is_set():
+                return
             with contextlib.suppress(MirrorFlowError):
                 await clusters.runner.run(renew_claim(owned))
 
-    renewing = asyncio.create_task(renew_for_ever(), name=f"end-{clusters.settings.name}")
+    renewing = asyncio.create_task(renew_until_over(), name=f"end-{clusters.settings.name}")
     try:
         yield
+        is_over.set()
+        await renewing
     finally:
         await cancel_and_wait(renewing)
