@@ -20,7 +20,7 @@ from typing import Final
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.record_digests import RecordDigester
-from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.settings import SourceSettings, StartPosition
 from mirrorflow_core.switchover.observation import TailDigest, TailDigests
 from mirrorflow_core.wire.records import decode
 from mirrorflow_kafka.admin import admin
@@ -181,6 +181,8 @@ async def compare_newest(
             copied = await _tail(
                 target, copy, starts[copy], ends[copy], digester, records=records, read_committed=True
             )
+        if settings.start is not StartPosition.EARLIEST:
+            copied = replace(copied, is_whole=False)  # records from before the flow began are not copied
         result = compared(partition, sent.tails[partition], copied, is_compacted=partition in sent.compacted)
         return with_seal(result, partition, sealed.get(partition), copied)
 
@@ -194,7 +196,10 @@ def with_seal(
 
     Where retention has removed some of them on the target, the digest cannot be computed: that is no difference.
     """
-    if sealed is None or not sealed.digest or not (digest := copied.digest_of_newest(sealed.records)):
+    if sealed is None or not sealed.digest:
+        return comparison
+    digest = copied.digest_of_newest(sealed.records)
+    if not digest and not copied.is_whole:
         return comparison
     if digest == sealed.digest:
         return replace(comparison, has_sealed_digest=True)
@@ -225,24 +230,29 @@ def compared(partition: TopicPartition, sent: Tail, copied: Tail, *, is_compacte
     """Compares the newest records of *partition* on both sides, from the end backwards.
 
     In a compacted partition, only the newest record of each key that both sides have counts: the cleaner removes the others at
-    different times. So does retention: where one side has fewer records, older ones are not compared.
+    different times. So does retention: where one side has fewer records, older ones are not compared, unless the copy is whole: then it
+    lacks the others. A source that was created again may be whole and have fewer than its copy.
     """
     if is_compacted:
         newest = {record.key: record for record in sent.records}
         pairs = [(newest[record.key], record) for record in _newest_of(copied) if record.key in newest]
     else:
         pairs = list(zip(reversed(sent.records), reversed(copied.records), strict=False))
-        for side, other, name in ((sent, copied, "its copy"), (copied, sent, "the source")):
-            if side.records and not other.records and other.is_whole:
-                offset = side.records[-1].offset
-                return Comparison(
-                    records=0, difference=f"{partition}: {name} lacks the record at offset {offset}"
-                )
     for original, copy in pairs:
         if original.digest != copy.digest:
             both = f"the record at offset {original.offset} differs from that at offset {copy.offset} of its copy"
             return Comparison(records=len(pairs), difference=f"{partition}: {both}")
-    return Comparison(records=len(pairs))
+    missing = "" if is_compacted else _missing(sent, copied)
+    return Comparison(records=len(pairs), difference=missing and f"{partition}: {missing}")
+
+
+def _missing(sent: Tail, copied: Tail) -> str:
+    """Returns what one side lacks that no retention explains; "": nothing."""
+    if copied.is_whole and len(copied.records) < len(sent.records):
+        return f"its copy lacks the record at offset {sent.records[-1 - len(copied.records)].offset}"
+    if sent.is_whole and not sent.records and copied.records:
+        return f"the source lacks the record at offset {copied.records[-1].offset}"
+    return ""
 
 
 def _newest_of(tail: Tail) -> Sequence[TailRecord]:
@@ -276,4 +286,4 @@ async def _tail(
             if lower <= record.offset < upper
         ] + newest
         upper, stride = lower, stride * 2
-    return Tail(records=newest[-records:], is_whole=upper == 0)
+    return Tail(records=newest[-records:], is_whole=upper == 0 and len(newest) <= records)

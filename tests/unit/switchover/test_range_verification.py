@@ -1,18 +1,25 @@
 """Compares the newest records of both sides from the log ends. Retention and compaction explain missing records."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import StartPosition
 from mirrorflow_core.switchover.observation import TailDigest
+from mirrorflow_kafka.admin import admin
+from mirrorflow_replicator.switchover import range_verification
 from mirrorflow_replicator.switchover.range_verification import (
     Comparison,
     SourceTails,
     Tail,
     TailRecord,
+    compare_newest,
     compared,
     with_seal,
 )
@@ -57,11 +64,64 @@ A, B, C, D = ("a", "1"), ("b", "2"), ("c", "3"), ("a", "4")
             tail([A], first=4),
             Comparison(records=0, difference="orders-0: the source lacks the record at offset 4"),
         ),
+        (
+            tail([A, B, C], first=5),
+            tail([B, C]),
+            Comparison(records=2, difference="orders-0: its copy lacks the record at offset 5"),
+        ),
+        (
+            tail([A, B, C], first=5, is_whole=False),
+            tail([C]),
+            Comparison(records=1, difference="orders-0: its copy lacks the record at offset 6"),
+        ),
+        (tail([B, C]), tail([A, B, C], first=7), Comparison(records=2)),
     ],
-    ids=["equal", "both empty", "retention on one side", "all expired", "changed", "no copy", "not sent"],
+    ids=[
+        "equal",
+        "both empty",
+        "retention on one side",
+        "all expired",
+        "changed",
+        "no copy",
+        "not sent",
+        "first one not copied",
+        "first ones not copied",
+        "source created again",
+    ],
 )
 def test_records_are_compared_from_the_ends_of_both_logs(sent: Tail, copied: Tail, expected: Comparison):
     assert compared(ORDERS, sent, copied, is_compacted=False) == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "difference"),
+    [(StartPosition.EARLIEST, "orders-0: its copy lacks the record at offset 5"), (StartPosition.LATEST, "")],
+)
+def test_records_from_before_a_flow_that_starts_later_are_not_expected(
+    monkeypatch: pytest.MonkeyPatch, start: StartPosition, difference: str
+):
+    async def offsets_at(_: object, partitions: Iterable[TopicPartition], *__: object, **___: object) -> Any:
+        return dict.fromkeys(partitions, 0)
+
+    async def no_settings(*_: object) -> dict[str, None]:
+        return {}
+
+    async def read_tail(*_: object, **__: object) -> Tail:
+        return tail([B, C])
+
+    monkeypatch.setattr(
+        range_verification, "_copies", lambda _, partitions: {each: each for each in partitions}
+    )
+    monkeypatch.setattr(range_verification, "_topic_setting", no_settings)
+    monkeypatch.setattr(range_verification, "_tail", read_tail)
+    monkeypatch.setattr(admin, "offsets_at", offsets_at)
+    settings: Any = SimpleNamespace(start=start)
+    source = SourceTails(key="k", tails={ORDERS: tail([A, B, C], first=5)}, compacted=())
+    target: Any = None
+
+    result = asyncio.run(compare_newest(settings, target, source))
+
+    assert result == {ORDERS: Comparison(records=2, difference=difference)}
 
 
 @pytest.mark.parametrize(
@@ -128,6 +188,14 @@ def test_a_copy_of_which_retention_has_removed_sealed_records_is_not_judged_by_t
     result = with_seal(EQUAL, ORDERS, sealed(tail([A, B, C])), tail([B, C], is_whole=False))
 
     assert result == EQUAL
+
+
+@pytest.mark.parametrize("copied", [[B, C], []], ids=["some", "all"])
+def test_a_whole_copy_with_fewer_records_than_the_seal_differs(copied: list[tuple[str, str]]):
+    """Retention has removed them on the source since it was sealed."""
+    result = with_seal(EQUAL, ORDERS, sealed(tail([A, B, C])), tail(copied))
+
+    assert result.difference == "orders-0: its copy does not end with the 3 records that were sealed"
 
 
 def test_a_compacted_or_empty_partition_has_no_digest():
