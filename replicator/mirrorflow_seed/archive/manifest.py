@@ -20,18 +20,23 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBounds:
-    """The first and the last time of some records, in ms since 1970; None if none has a time."""
+    """The first and the last time of some records, in ms since 1970; None if none has a time up to the year 9999."""
 
     first_ms: int | None = None
     last_ms: int | None = None
+    has_later: bool = False  # a record has a time after the year 9999, such as one in microseconds
 
     def joined(self, other: "TimeBounds") -> "TimeBounds":
         """Returns the bounds of both."""
-        if self.first_ms is None or self.last_ms is None or other.first_ms is None or other.last_ms is None:
-            return other if self.first_ms is None else self
         return TimeBounds(
-            first_ms=min(self.first_ms, other.first_ms), last_ms=max(self.last_ms, other.last_ms)
+            first_ms=min(_known(self.first_ms, other.first_ms), default=None),
+            last_ms=max(_known(self.last_ms, other.last_ms), default=None),
+            has_later=self.has_later or other.has_later,
         )
+
+
+def _known(*times_ms: int | None) -> list[int]:
+    return [time_ms for time_ms in times_ms if time_ms is not None]
 
 
 NO_TIMES: Final = TimeBounds()

@@ -200,19 +200,22 @@ class FileWriter:
             # One chunk for each column, so that the row group is one.
             table = pa.Table.from_batches(self._waiting).combine_chunks()
             # Once for many records: a call of Arrow costs as much as a small batch.
-            times = timestamp_column(table.column("timestamp_ms"))
+            timestamps_ms = table.column("timestamp_ms")
+            times = timestamp_column(timestamps_ms)
             self._writer.write_table(table.add_column(TIMESTAMP_INDEX, "timestamp", times))
-            self.times = self.times.joined(_time_bounds(times))
+            self.times = self.times.joined(_time_bounds(timestamps_ms, times))
         self._waiting, self._waiting_bytes = [], 0
 
 
-def _time_bounds(times: Any) -> TimeBounds:
+def _time_bounds(timestamps_ms: Any, times: Any) -> TimeBounds:
     import pyarrow.compute as pc  # noqa: PLC0415 see above
 
-    bounds = pc.min_max(times)
+    bounds, has_later = pc.min_max(times), pc.max(timestamps_ms).as_py() > TIMESTAMP_MS_MAX
     if bounds["min"].value is None:
-        return TimeBounds()
-    return TimeBounds(first_ms=bounds["min"].value // 1_000, last_ms=bounds["max"].value // 1_000)
+        return TimeBounds(has_later=has_later)
+    return TimeBounds(
+        first_ms=bounds["min"].value // 1_000, last_ms=bounds["max"].value // 1_000, has_later=has_later
+    )
 
 
 def encoded_size_bytes(batches: Sequence[Any]) -> int:

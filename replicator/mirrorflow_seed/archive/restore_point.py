@@ -16,7 +16,7 @@ from mirrorflow_core.record_digests import Tally, TallyBuilder
 from mirrorflow_replicator import process
 from mirrorflow_seed.archive.commit_log import read_archive
 from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition, Manifest
-from mirrorflow_seed.archive.parquet_files import TIMESTAMP_MS_MAX, read_records
+from mirrorflow_seed.archive.parquet_files import read_records
 from mirrorflow_seed.errors import ArchiveDamagedError, JobSettingError
 from mirrorflow_seed.spark_session import job_error
 from mirrorflow_seed.spark_tasks import SparkTasks
@@ -131,7 +131,7 @@ def _files_to_cut(archived: ArchivedPartition, until_ms: int | None) -> list[Arc
 
 
 def _is_later(file: ArchivedFile, until_ms: int) -> bool:
-    return file.times.last_ms is not None and file.times.last_ms > until_ms
+    return file.times.has_later or (file.times.last_ms is not None and file.times.last_ms > until_ms)
 
 
 def cut_file(task: CutTask) -> FileCut:
@@ -148,7 +148,7 @@ def cut_file(task: CutTask) -> FileCut:
                 for record in records:
                     if not start <= record.offset < end:
                         continue
-                    if until_ms is not None and until_ms < record.timestamp <= TIMESTAMP_MS_MAX:
+                    if until_ms is not None and record.timestamp > until_ms:
                         end, is_last = record.offset, True
                     else:
                         kept.add(record)

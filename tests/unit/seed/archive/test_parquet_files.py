@@ -54,7 +54,7 @@ def test_records_are_unchanged_by_a_round_trip_through_columns(original: list[Re
 
 @given(st.lists(records, min_size=1, max_size=20))
 def test_record_timestamps_that_parquet_can_represent_are_kept(original: list[Record]) -> None:
-    """Other timestamps become null and do not count for the bounds of a file."""
+    """Other timestamps become null and are no bounds of a file, which has whether some are later."""
     from pyarrow import parquet
 
     sink = io.BytesIO()
@@ -68,7 +68,11 @@ def test_record_timestamps_that_parquet_can_represent_are_kept(original: list[Re
 
     times = parquet.read_table(io.BytesIO(sink.getvalue()))["timestamp"].cast("int64").to_pylist()
     assert [None if time_us is None else time_us // 1_000 for time_us in times] == expected
-    assert writer.times == TimeBounds(first_ms=min(present, default=None), last_ms=max(present, default=None))
+    assert writer.times == TimeBounds(
+        first_ms=min(present, default=None),
+        last_ms=max(present, default=None),
+        has_later=any(record.timestamp > TIMESTAMP_MS_MAX for record in original),
+    )
 
 
 @given(st.lists(records, min_size=1, max_size=20))
