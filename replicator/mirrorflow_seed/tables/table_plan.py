@@ -207,7 +207,7 @@ async def _starts(
     """Returns offsets before which no record has a timestamp of *low_ms* or later."""
     if low_ms <= 0:
         return {}
-    since = await _offsets_since(cluster, extents, low_ms - 1)
+    since = await _offsets_since(cluster, extents, low_ms)
     return {key: since.get(key, extent.end) for key, extent in extents.items()}
 
 

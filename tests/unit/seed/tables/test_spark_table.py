@@ -3,16 +3,28 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_seed.errors import JobSettingError
-from mirrorflow_seed.tables.table_filters import UNBOUNDED, Bounds, push_filters
+from mirrorflow_seed.tables import table_plan
+from mirrorflow_seed.tables.table_filters import UNBOUNDED, Bounds, TableFilter, push_filters
 from mirrorflow_seed.tables.table_options import OFFSETS_PER_TASK, StartingOffsets, read_options
-from mirrorflow_seed.tables.table_plan import as_stream_offsets, cut, limited, of_stream_offsets
+from mirrorflow_seed.tables.table_plan import (
+    StreamPlanner,
+    as_stream_offsets,
+    cut,
+    limited,
+    of_stream_offsets,
+    read_ranges,
+)
+from mirrorflow_seed.topic_range_reader import SourceClient
 from mirrorflow_seed.verify.range_reader import OffsetRange
 
 NEEDED = {"kafka.bootstrap.servers": "east:9092", "subscribe": "orders, payments"}
@@ -114,6 +126,34 @@ def test_options_have_the_names_of_the_source_of_spark() -> None:
 def test_a_table_begins_at_the_beginning_and_a_stream_at_the_end() -> None:
     assert read_options(NEEDED, is_stream=False).start is StartingOffsets.EARLIEST
     assert read_options(NEEDED, is_stream=True).start is StartingOffsets.LATEST
+
+
+@pytest.mark.parametrize(("start_ms", "offset"), [(999, 1), (1_000, 2), (1_001, 3), (1_002, 4)])
+def test_a_query_with_a_start_time_begins_with_the_first_record_that_is_as_new(
+    monkeypatch: pytest.MonkeyPatch, start_ms: int, offset: int
+) -> None:
+    """As with Spark's own source, but a partition without such a record is read from its end."""
+    timestamps_ms = [998, 999, 1_000, 1_001]
+
+    async def offsets_at(_: object, partitions: list[TopicPartition], time_ms: int, **__: object) -> Any:
+        known = {EARLIEST: 0, LATEST: len(timestamps_ms)}
+        found = (index for index, other_ms in enumerate(timestamps_ms) if other_ms >= time_ms)
+        return dict.fromkeys(partitions, known.get(time_ms, next(found, -1)))
+
+    async def no_partitions_but_one(*_: object) -> list[TopicPartition]:
+        return [ORDERS]
+
+    async def connect(_: object) -> Any:
+        return AsyncMock()
+
+    monkeypatch.setattr(admin, "offsets_at", offsets_at)
+    monkeypatch.setattr(table_plan, "_partitions", no_partitions_but_one)
+    monkeypatch.setattr(SourceClient, "connect", connect)
+    options = read_options({**NEEDED, "startingTimestamp": str(start_ms)}, is_stream=False)
+
+    read = [table_range.offsets for table_range in read_ranges(options, TableFilter())]
+    assert read == ([OffsetRange(offset, 4)] if offset < 4 else [])
+    assert StreamPlanner(options).begin() == {"orders": {"0": offset}}
 
 
 def test_a_pattern_selects_whole_names() -> None:
