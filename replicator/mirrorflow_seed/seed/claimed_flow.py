@@ -159,17 +159,20 @@ class ClaimedFlow:
             if not self._is_of_deleted_topic(position)
         }
         self.copied = {
-            partition for partition, position in positions.items() if not position.is_of_empty_copy
+            partition
+            for partition, position in positions.items()
+            if not position.is_of_empty_copy and not self._is_of_deleted_copy(position)
         }
 
     def _is_of_deleted_topic(self, position: WriterPosition) -> bool:
         """Returns whether a topic of *position*, on either side, was created again since it was stored."""
-        ids = (
-            (position.source_topic_id, self.source.metadata.topic_id(position.topic)),
-            # The copy is that in the position: after a change of naming, a flow continues in another one.
-            (position.target_topic_id, self.target.metadata.topic_id(position.target_topic)),
+        return self._is_of_deleted_copy(position) or _was_recreated(
+            position.source_topic_id, self.source.metadata.topic_id(position.topic)
         )
-        return any(known and present and known != present for known, present in ids)
+
+    def _is_of_deleted_copy(self, position: WriterPosition) -> bool:
+        """Returns whether the copy was created again: that in *position*, as a flow continues in another one if its naming changes."""
+        return _was_recreated(position.target_topic_id, self.target.metadata.topic_id(position.target_topic))
 
     async def store_starts(self, ranges: Iterable[SeedRange]) -> None:
         """Stores the start offsets of partitions that were never copied.
@@ -245,3 +248,7 @@ class ClaimedFlow:
             if batch.count:
                 return True
         return False
+
+
+def _was_recreated(known_id: str, present_id: str) -> bool:
+    return bool(known_id and present_id) and known_id != present_id

@@ -73,10 +73,10 @@ def test_a_committed_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         require_no_foreign_records(monkeypatch, last_stable=4, record=3)
 
 
-def next_offsets(
+def flow_with_position(
     *, source_id: object = PRESENT_ID, target_id: object = PRESENT_ID, target_topic: str = "orders"
-) -> dict[TopicPartition, int]:
-    """Returns the next offsets that a flow reads from a position with these ids; both topics have PRESENT_ID."""
+) -> ClaimedFlow:
+    """Returns a flow that has read a position with these ids; both topics have PRESENT_ID."""
     position = WriterPosition(
         topic="orders",
         partition=0,
@@ -101,16 +101,25 @@ def next_offsets(
         owner=cast("Any", SimpleNamespace(positions=positions)),
     )
     asyncio.run(flow.read_positions())
-    return dict(flow.next_offsets)
+    return flow
 
 
 def test_the_position_of_a_deleted_copy_does_not_count() -> None:
     """The present copy is empty, so a seed that took this position as its progress would leave it empty."""
-    assert {} == next_offsets(target_id=OLD_ID)
+    assert {} == flow_with_position(target_id=OLD_ID).next_offsets
+
+
+def test_records_of_a_copy_that_was_created_again_may_be_foreign() -> None:
+    """The position says what the flow has written to the deleted copy."""
+    assert flow_with_position(target_id=OLD_ID).copied == set()
+
+
+def test_records_of_a_deleted_source_topic_in_the_copy_are_not_foreign() -> None:
+    assert flow_with_position(source_id=OLD_ID).copied == {COPY}
 
 
 def test_the_position_of_a_deleted_source_topic_does_not_count() -> None:
-    assert {} == next_offsets(source_id=OLD_ID)
+    assert {} == flow_with_position(source_id=OLD_ID).next_offsets
 
 
 @pytest.mark.parametrize("target_topic", ["orders", "old-name", ""])
@@ -118,9 +127,9 @@ def test_a_position_of_the_present_topics_counts(target_topic: str) -> None:
     """So does one from before a change of naming: the flow continues there in another copy."""
     target_id = PRESENT_ID if target_topic == "orders" else OLD_ID
 
-    assert {COPY: END} == next_offsets(target_id=target_id, target_topic=target_topic)
+    assert {COPY: END} == flow_with_position(target_id=target_id, target_topic=target_topic).next_offsets
 
 
 def test_a_position_without_ids_counts() -> None:
     """Java stores no ids."""
-    assert {COPY: END} == next_offsets(source_id="", target_id="")
+    assert {COPY: END} == flow_with_position(source_id="", target_id="").next_offsets
