@@ -5,6 +5,7 @@ or `mirrorflow verify --archive` reads the archive as any other. It has the comm
 read_committed.
 """
 
+import asyncio
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,6 +19,7 @@ from mirrorflow_seed.archive.export_driver import (
     FILE_BYTES,
     FILE_GROWTH_MAX,
     can_continue,
+    continues,
     move_to_places,
     require_empty_or_archive,
     require_fit,
@@ -30,6 +32,7 @@ from mirrorflow_seed.archive.export_plan import (
     adds_nothing,
     plan_increment,
     plan_ranges,
+    read_source,
 )
 from mirrorflow_seed.archive.export_task import ExportTarget, export_range
 from mirrorflow_seed.archive.manifest import Manifest
@@ -140,11 +143,33 @@ def _export(
     )
     for part in remaining(plan, exported):
         exported += export_range(settings, part, folder, target, None)
+    if not _is_still(settings, plan, before):
+        fence_plan(log, folder, before, plan)
+        raise ArchiveUnfitError(
+            location=folder.address,
+            problem="topics were deleted, created again or truncated on the source while their tails were read",
+            action="start the command again; none of these records was archived",
+        )
     files = chosen(plan, exported)
     move_to_places(folder, files)
     content = increment_of(plan, files, finished=_now())
     require_own_files(folder.data(), content.files, location=folder.address)
     discard_committed(folder, log.append(before, content))
+
+
+def _is_still(settings: SourceSettings, plan: ExportPlan, before: ArchiveState | None) -> bool:
+    """Returns whether the source has the planned topics after they were read: by name, so also one that was created again.
+
+    Raises MirrorFlowError, SeedError.
+    """
+    current = plan_increment(
+        settings,
+        asyncio.run(read_source(settings)),
+        before.manifest if before else None,
+        archive_id=plan.content.archive_id,
+        started=_now(),
+    )
+    return continues(plan.content, current.content)
 
 
 def _require_own_ranges(archived: Manifest, survey: TailSurvey, address: str) -> None:

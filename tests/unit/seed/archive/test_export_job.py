@@ -15,7 +15,7 @@ from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.switchover.diverged_tail import DivergedTail, TailCount, TailState
 from mirrorflow_core.wire.records import Record
 from mirrorflow_replicator.switchover.diverged_tail import CountedTail, TailSurvey
-from mirrorflow_seed.archive import export_driver, export_task
+from mirrorflow_seed.archive import export_driver, export_task, tail_archive
 from mirrorflow_seed.archive.commit_log import CommitLog, read_archive
 from mirrorflow_seed.archive.export_driver import FILE_BYTES, ExportJob, ExportProgress
 from mirrorflow_seed.archive.export_plan import OFFSETS_MIN, SourceSnapshot
@@ -23,7 +23,12 @@ from mirrorflow_seed.archive.manifest import Manifest
 from mirrorflow_seed.archive.parquet_files import read_records
 from mirrorflow_seed.archive.pending_export import ExportPlan, PendingExport
 from mirrorflow_seed.archive.tail_archive import archive_tails
-from mirrorflow_seed.errors import EXIT_DONE, ArchiveConflictError, ArchiveOccupiedError
+from mirrorflow_seed.errors import (
+    EXIT_DONE,
+    ArchiveConflictError,
+    ArchiveOccupiedError,
+    ArchiveUnfitError,
+)
 from mirrorflow_seed.settings import FlowFiles, JobSettings
 from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify.range_reader import OffsetRange
@@ -93,6 +98,7 @@ class Reader:
 def source(monkeypatch: pytest.MonkeyPatch) -> Source:
     source = Source()
     monkeypatch.setattr(export_driver, "read_source", source.read)
+    monkeypatch.setattr(tail_archive, "read_source", source.read)
     monkeypatch.setattr(export_driver, "read_bytes_per_offset", source.sizes)
     monkeypatch.setattr(export_task, "TopicRangeReader", source.reader)
     monkeypatch.setattr(export_driver, "SparkTasks", lambda _: SimpleNamespace(slots=1))
@@ -185,19 +191,36 @@ def test_the_second_of_two_exports_of_a_flow_continues_the_plan_of_the_first(
 def test_the_archive_of_a_tail_does_not_work_on_a_plan_that_another_flow_stored_first(
     monkeypatch: pytest.MonkeyPatch, files: FlowFiles, folder: StorageFolder
 ) -> None:
-    tail = DivergedTail(partition=ORDERS, state=TailState.CUT, start=0, end=100)
-    counted = CountedTail(tail=tail, count=TailCount(records=100), topic_id="first")
     let_another_export_be_first(monkeypatch, flow="another")
 
     with pytest.raises(ArchiveOccupiedError, match="an export of flow another has not finished there"):
-        archive_tails(
-            files.load(),
-            TailSurvey(switchover="east-west-1", tails=(counted,)),
-            folder.address,
-            cluster_id="cluster",
-        )
+        archive_tails(files.load(), survey_of("first"), folder.address, cluster_id="cluster")
 
     assert CommitLog(folder).read() is None
+
+
+def survey_of(topic_id: str) -> TailSurvey:
+    """Returns the tail of a topic with this ID: all of its records."""
+    tail = DivergedTail(partition=ORDERS, state=TailState.CUT, start=0, end=100)
+    counted = CountedTail(tail=tail, count=TailCount(records=100), topic_id=topic_id)
+    return TailSurvey(switchover="east-west-1", tails=(counted,))
+
+
+def test_the_archive_of_a_tail_has_no_records_of_a_topic_that_was_created_again_meanwhile(
+    source: Source, files: FlowFiles, folder: StorageFolder
+) -> None:
+    def create_again() -> None:
+        source.topic_id = "second"
+
+    source.after_range = create_again
+
+    with pytest.raises(ArchiveUnfitError, match="created again"):
+        archive_tails(files.load(), survey_of("first"), folder.address, cluster_id="cluster")
+
+    assert read_archive(folder).files == ()
+    assert folder.data() == {}
+    archived = archive_tails(files.load(), survey_of("second"), folder.address, cluster_id="cluster")
+    assert values_of(folder, archived) == {b"second": 100}
 
 
 def test_an_export_commits_no_records_of_a_topic_that_was_created_again_meanwhile(
