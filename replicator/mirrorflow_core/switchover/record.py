@@ -35,6 +35,10 @@ RECORD_FORMAT: Final = 1
 HISTORY_MAX: Final = 100
 
 
+class NoSwitchoverRecordError(ValueError):
+    """No version of MirrorFlow writes such a record: another program has written it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchoverLimits:
     """How long a switchover waits, as its user has set it. A limit that is reached before promoting rolls it back."""
@@ -183,14 +187,23 @@ def encode_record(record: SwitchoverRecord) -> tuple[bytes, bytes]:
 
 
 def decode_record(key: bytes, value: bytes) -> SwitchoverRecord:
-    """Returns the record in the journal's *key* and *value*. Raises ValueError if it is not one, or of a newer version."""
-    identity, members = parsed_object(key), parsed_object(value)
-    if integer_field(members, "format") != RECORD_FORMAT:
+    """Returns the record in the journal's *key* and *value*.
+
+    Raises NoSwitchoverRecordError if another program has written it, and ValueError if a newer version has, or if it is damaged.
+    """
+    try:
+        identity, members = parsed_object(key), parsed_object(value)
+        record_format, switchover = integer_field(members, "format"), text_field(identity, "switchover")
+    except ValueError as error:
+        raise NoSwitchoverRecordError(str(error)) from error
+    if "switchover" not in identity:
+        raise NoSwitchoverRecordError("its key names no switchover")
+    if record_format != RECORD_FORMAT:
         raise ValueError("the switchover was written by a newer version of MirrorFlow; use that version")
     limits = _object_field(members, "limits")
     seal, loss = members.get("seal"), members.get("loss")
     return SwitchoverRecord(
-        id=text_field(identity, "switchover"),
+        id=switchover,
         pair=text_field(identity, "pair"),
         type=SwitchoverType(text_field(members, "type")),
         source=text_field(members, "source"),

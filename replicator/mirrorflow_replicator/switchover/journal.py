@@ -22,6 +22,7 @@ from mirrorflow_core.switchover.guards import unfinished_of
 from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.record import (
     SWITCHOVERS_TOPIC,
+    NoSwitchoverRecordError,
     ReverseStart,
     SwitchoverRecord,
     decode_record,
@@ -115,29 +116,36 @@ class ClusterJournal:
                 pair, note = text_field(key, "pair"), text_field(key, "note")
                 noted = parsed_object(record.value) if note else {}
             except ValueError as error:
-                # MirrorFlow writes no such record, and another program's must not end a process while writes are refused.
-                log.warning(
-                    "Cluster %s: the record at offset %d of %s is skipped: %s",
-                    self.alias,
-                    record.offset,
-                    PARTITION,
-                    error,
-                )
+                self._skip(record, error)
                 continue
             if pair != self._pair:
                 continue
             content = bytes(record.key or b""), bytes(record.value)
-            self._is_foreign |= content not in self._attempted
             if content in self._applied:
                 continue  # something newer of the same key may have been written since
-            if note:
+            try:
+                decoded = None if note else decode_record(record.key or b"", record.value)
+            except NoSwitchoverRecordError as error:
+                self._skip(record, error)
+                continue
+            except ValueError as error:
+                self._is_foreign = True
+                raise SwitchoverError(f"{PARTITION} of cluster {self.alias}: {error}.") from error
+            self._is_foreign |= content not in self._attempted
+            if decoded is None:
                 self.notes[note] = noted
             else:
-                try:
-                    decoded = decode_record(record.key or b"", record.value)
-                except ValueError as error:
-                    raise SwitchoverError(f"{PARTITION} of cluster {self.alias}: {error}.") from error
                 self.records[decoded.id] = decoded
+
+    def _skip(self, record: Record, error: ValueError) -> None:
+        """Logs a record that MirrorFlow does not write. Another program's must not end a process while writes are refused."""
+        log.warning(
+            "Cluster %s: the record at offset %d of %s is skipped: %s",
+            self.alias,
+            record.offset,
+            PARTITION,
+            error,
+        )
 
     async def write_record(self, record: SwitchoverRecord) -> None:
         """Writes *record*. Raises SwitchoverTakenError without the lock, ClusterError."""

@@ -112,8 +112,21 @@ def test_a_record_that_exceeds_a_batch_raises_a_switchover_error(monkeypatch: py
         (b'{"pair":1}', b"x"),
         (b'{"pair":"p","note":1}', b"{}"),
         (b'{"pair":"p","note":"runner"}', b"x"),
+        (b'{"pair":"p","switchover":"one"}', b"x"),
+        (b'{"pair":"p","switchover":"one"}', b'{"state":"Done"}'),
+        (b'{"pair":"p"}', b'{"format":1}'),
     ],
-    ids=["text", "json-text", "no-unicode", "pair-number", "note-number", "note-value"],
+    ids=[
+        "text",
+        "json-text",
+        "no-unicode",
+        "pair-number",
+        "note-number",
+        "note-value",
+        "record-value",
+        "no-format",
+        "no-switchover",
+    ],
 )
 def test_a_record_of_another_program_is_skipped_and_logged(
     key: bytes, value: bytes, caplog: pytest.LogCaptureFixture
@@ -135,3 +148,20 @@ def test_a_record_of_another_program_is_skipped_and_logged(
     assert {"endpoint": {"to": "west"}} == journal.notes
     assert not journal._is_foreign
     assert ["record at offset 7 of" in message for message in caplog.messages] == [True]
+
+
+@pytest.mark.parametrize(
+    "value", [b'{"format":2}', b'{"format":1,"state":"Paused"}'], ids=["format", "state"]
+)
+def test_a_record_of_a_newer_version_is_not_skipped(value: bytes):
+    """It may be of a switchover that is under way."""
+
+    class ReadLog:
+        async def read_new(self) -> AsyncIterator[Record]:
+            yield Record(7, 0, b'{"pair":"p","switchover":"one"}', value)
+
+    journal = ClusterJournal(cast("Any", create_autospec(Cluster, instance=True, alias="west")), "p")
+    journal._log = cast("Any", ReadLog())
+
+    with pytest.raises(SwitchoverError):
+        asyncio.run(journal.read())
