@@ -26,6 +26,7 @@ from mirrorflow_kafka.admin.log_requests import (
     produce_in_transaction,
 )
 from mirrorflow_kafka.admin.topics import (
+    DescribedConfigs,
     NewTopic,
     alter_topic_configs,
     create_partitions,
@@ -38,6 +39,7 @@ from mirrorflow_kafka.admin.topics import (
     list_topics,
     naming_leaderless,
     topic_operations,
+    try_describe_topic_configs,
     wait_for_leaders,
 )
 from mirrorflow_kafka.admin.transactions import (

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from kafka.protocol.admin.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
@@ -17,7 +17,12 @@ from kafka.protocol.admin.topics import CreatePartitionsRequest, CreateTopicsReq
 from kafka.protocol.metadata import MetadataRequest
 
 from mirrorflow_core.backoff import Backoff
-from mirrorflow_core.errors import BrokerError, InternalTopicUnavailableError, UnreachableError
+from mirrorflow_core.errors import (
+    BrokerError,
+    ClusterError,
+    InternalTopicUnavailableError,
+    UnreachableError,
+)
 from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_core.wire import error_codes
@@ -236,6 +241,28 @@ async def topic_operations(
     return operations
 
 
+class DescribedConfigs(NamedTuple):
+    """All configs of topics with their sources. `refused`: why others are not described; topics that do not exist are in neither."""
+
+    configs: dict[str, tuple[ConfigEntry, ...]]
+    refused: dict[str, ClusterError]
+
+
+async def try_describe_topic_configs(cluster: Cluster, topics: Iterable[str]) -> DescribedConfigs:
+    """Returns the configs of *topics*; a topic that is refused does not affect the others. Raises ClusterError of a whole cluster."""
+    described = DescribedConfigs({}, {})
+    for chunk in chunks(list(topics), TOPICS_MAX):
+        response = await cluster.call(_describe(_TOPIC, chunk, None))
+        for result in response.results:
+            if result.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            try:
+                described.configs[result.resource_name] = _entries(cluster, result)
+            except ClusterError as error:
+                described.refused[result.resource_name] = error
+    return described
+
+
 async def describe_topic_configs(
     cluster: Cluster, topics: Iterable[str]
 ) -> dict[str, tuple[ConfigEntry, ...]]:
@@ -243,14 +270,10 @@ async def describe_topic_configs(
 
     Raises NotAuthorizedError (needs DESCRIBE_CONFIGS), ClusterError.
     """
-    configs: dict[str, tuple[ConfigEntry, ...]] = {}
-    for chunk in chunks(list(topics), TOPICS_MAX):
-        response = await cluster.call(_describe(_TOPIC, chunk, None))
-        for result in response.results:
-            if result.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
-                continue
-            configs[result.resource_name] = _entries(cluster, result)
-    return configs
+    described = await try_describe_topic_configs(cluster, topics)
+    for error in described.refused.values():
+        raise error
+    return described.configs
 
 
 async def describe_topic_setting(cluster: Cluster, topics: Sequence[str], name: str) -> dict[str, str | None]:

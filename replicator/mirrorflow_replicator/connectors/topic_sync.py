@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
+from mirrorflow_core.errors import ClusterError, NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
@@ -136,7 +136,7 @@ class TopicSync:
             for topic, name in target_names(source, remote, self._copied)[0].items()
             if name not in target
         ]
-        configs, warnings = await self._creation_configs(missing)
+        configs, warnings, undescribed = await self._creation_configs(missing)
         plan = plan_topics(
             source=source,
             target=target,
@@ -146,8 +146,14 @@ class TopicSync:
             replication_factor=self._replication_factor,
             before=self._copied,
         )
-        not_created, refused_settings = await self._create(plan.create)
-        failures = {**not_created, **await self._grow(plan)}  # by target name
+        not_created, refused_settings = await self._create(
+            [new for new in plan.create if new.source not in undescribed]
+        )
+        failures = {  # by target name
+            **{remote(topic): why for topic, why in undescribed.items()},
+            **not_created,
+            **await self._grow(plan),
+        }
         if plan.create or plan.grow:
             wanted = {new.name: new.partitions for new in plan.create} | {
                 new.name: new.total for new in plan.grow
@@ -200,22 +206,26 @@ class TopicSync:
         job writes older records into them.
         """
         warnings: list[str] = []
+        refused: list[ClusterError] = []
         on_target = _sizes(self._target)
         present = [topic for topic, name in sorted(names.items()) if name in on_target]
         for topics in _chunks(present):
             try:
-                warnings += await self._sync_some({topic: names[topic] for topic in topics}, held)
+                warnings += await self._sync_some({topic: names[topic] for topic in topics}, held, refused)
             except UnsupportedBrokerError as error:
                 return (f"Topic settings are not synchronised: {error}",)
-            except NotAuthorizedError as error:
-                warnings.append(f"Topic settings are not synchronised: {error}")
-        return tuple(warnings)
+        return (*_of_topics("Topic settings are not synchronised", refused), *warnings)
 
-    async def _sync_some(self, names: Mapping[str, str], held: Collection[str]) -> list[str]:
-        source, target = await asyncio.gather(
-            admin.describe_topic_configs(self._source, list(names)),
-            admin.describe_topic_configs(self._target, list(names.values())),
+    async def _sync_some(
+        self, names: Mapping[str, str], held: Collection[str], refused: list[ClusterError]
+    ) -> list[str]:
+        """Copies the settings of *names*; adds to *refused* why those of some topics cannot be read."""
+        described = await asyncio.gather(
+            admin.try_describe_topic_configs(self._source, list(names)),
+            admin.try_describe_topic_configs(self._target, list(names.values())),
         )
+        (source, of_source), (target, of_target) = described
+        refused += [*of_source.values(), *of_target.values()]
         changes = changes_by_copy(names, source, target, self._rules)
         for name in changes.keys() & held:
             changes[name] = tuple(change for change in changes[name] if change.name not in RETENTION)
@@ -247,15 +257,24 @@ class TopicSync:
 
     async def _creation_configs(
         self, topics: Sequence[str]
-    ) -> tuple[dict[str, Collection[ConfigEntry]], list[str]]:
+    ) -> tuple[dict[str, Collection[ConfigEntry]], list[str], dict[str, str]]:
+        """Returns the settings of new topics, warnings, and a message for each topic that is not to be created yet."""
         configs: dict[str, Collection[ConfigEntry]] = {}
+        denied: list[ClusterError] = []
+        undescribed: dict[str, str] = {}
         for some in _chunks(topics):
             try:
-                configs |= await admin.describe_topic_configs(self._source, some)
-            except NotAuthorizedError as error:
-                # A copy with the target's defaults is better than none; the next settings pass corrects it.
-                return configs, [f"New topics get the target's default settings: {error}"]
-        return configs, []
+                described = await admin.try_describe_topic_configs(self._source, some)
+            except UnsupportedBrokerError as error:
+                return configs, [f"New topics get the target's default settings: {error}"], {}
+            configs |= described.configs
+            for topic, refusal in described.refused.items():
+                if isinstance(refusal, NotAuthorizedError):
+                    # A copy with the target's defaults is better than none; a settings pass corrects it when it may.
+                    denied.append(refusal)
+                else:
+                    undescribed[topic] = f"Topic {topic} has no copy yet: {refusal}"
+        return configs, _of_topics("New topics get the target's default settings", denied), undescribed
 
     async def _create(self, plans: Sequence[NewTopicPlan]) -> tuple[dict[str, str], tuple[str, ...]]:
         """Returns a message by target name for each topic that was not created, and for refused settings."""
@@ -323,6 +342,14 @@ def _sizes(cluster: Cluster) -> dict[str, int]:
         for name, topic in cluster.metadata.topics.items()
         if not topic.error and topic.partitions
     }
+
+
+def _of_topics(what: str, errors: Sequence[ClusterError]) -> list[str]:
+    """Returns one sentence for all *errors*, each of another topic: the first, and the number of the others."""
+    if not errors:
+        return []
+    more = f" The same holds for {len(errors) - 1} more." if len(errors) > 1 else ""
+    return [f"{what}: {errors[0]}{more}"]
 
 
 def _chunks(topics: Iterable[str]) -> Iterator[list[str]]:
