@@ -99,12 +99,15 @@ class TopicDiscovery:
         self._acl_warnings: tuple[str, ...] = ()
         self._topics_gone: dict[str, str] = {}  # topics that are no longer visible, newest last -> a message
         self._failures = 0  # consecutive failed passes
+        self._job: str | None = None  # the periodic job that runs, or ran last; None: connecting
+        self._failed_job: str | None = None  # the one whose failure is `problem`; None: connecting
         self._incomplete = 0  # consecutive passes after which a topic lacked partitions on the target
         self._first_listing_at: float | None = None
         self.connected = asyncio.Event()  # to both clusters, for the first time
         self._earlier_assignment: Assignment = ()  # what tasks hold from an earlier assignment, by another leader
         self.assignment: Assignment | None = None
-        self.problem: MirrorFlowError | None = None  # of the last pass; None while all is well
+        # Until what has failed succeeds: the other jobs are repeated with it, and succeed meanwhile.
+        self.problem: MirrorFlowError | None = None
 
     @property
     def state(self) -> str:
@@ -161,10 +164,11 @@ class TopicDiscovery:
         """Runs until cancelled. Calls *on_assignment* with all tasks' partitions whenever they change."""
         try:
             while True:
+                self._job = None
                 try:
                     await self._follow(await self.connect(), on_assignment)
                 except MirrorFlowError as error:
-                    self.problem = error
+                    self.problem, self._failed_job = error, self._job
                     self._failures += 1
                 await asyncio.sleep(
                     backoff_s(self._failures, lowest_s=BACKOFF_MIN_S, highest_s=BACKOFF_MAX_S)
@@ -217,9 +221,11 @@ class TopicDiscovery:
         while True:
             due = next((job for job in jobs if due_at[job.name] <= now()), None)
             if due is not None:
+                self._job = due.name
                 wait_s = await due.run() or due.interval_s or NEVER
                 due_at[due.name] = now() + wait_s
-            self.problem, self._failures = None, 0
+                if self._failed_job in {None, due.name}:
+                    self.problem, self._failures, self._failed_job = None, 0, None
             await self._sleep_until(min(due_at.values()))
 
     def _jobs(self, syncs: TargetSyncs, on_assignment: OnAssignment) -> tuple[PeriodicJob, ...]:
