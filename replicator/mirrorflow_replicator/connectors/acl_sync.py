@@ -93,12 +93,12 @@ class AclSync:
             return ()
 
     async def _sync(self, topics: Collection[str]) -> tuple[str, ...]:
-        await self._log.ensure()  # where the marks are
+        if not self._report_only:
+            await self._log.ensure()  # where the marks are
         source = await admin.describe_acls(self._source, resource_type=TOPIC)
         target = await admin.describe_acls(self._target, resource_type=TOPIC)
-        plan = plan_acls(
-            source=source, target=target, owned=await self._marks.read(), topics=topics, rules=self._rules
-        )
+        owned, unknown = await self._owned()
+        plan = plan_acls(source=source, target=target, owned=owned, topics=topics, rules=self._rules)
         if self._report_only:
             doubt = await doubtful_access(self._target, plan.create, target, self._rules)
             return (
@@ -106,6 +106,7 @@ class AclSync:
                 *(f"{acl}: would be created, but ACLs are only reported." for acl in plan.create),
                 *(f"{acl}: would be removed, but ACLs are only reported." for acl in plan.remove),
                 *plan.left_out,
+                *unknown,
             )
         locking_out = await self._locking_out(plan.create, target)
         plan = replace(plan, create=tuple(acl for acl in plan.create if acl not in locking_out))
@@ -118,6 +119,15 @@ class AclSync:
                 for acl in locking_out
             ),
         )
+
+    async def _owned(self) -> tuple[frozenset[AclBinding], tuple[str, ...]]:
+        """Returns the ACLs that the flow has created, and a message if that is not known: a flow that only reports may lack the right."""
+        if not self._report_only:
+            return await self._marks.read(), ()
+        try:
+            return (await self._marks.read() if await self._log.exists() else frozenset()), ()
+        except NotAuthorizedError as error:
+            return frozenset(), (f"Which ACLs would be removed is not known: {error}",)
 
     async def _locking_out(
         self, create: Collection[AclBinding], target: Collection[AclBinding]

@@ -1,0 +1,94 @@
+"""The sync of ACLs, on clusters in memory."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.errors import NotAuthorizedError
+from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.stores.identity_topic import AclMarks
+from mirrorflow_replicator.config.plugins import make_selection
+from mirrorflow_replicator.connectors import acl_sync
+from mirrorflow_replicator.connectors.acl_sync import AclSync
+from tests.unit.connectors.flow_settings import settings
+
+
+class ClusterWithAcls:
+    """A cluster on which this client may describe ACLs, and has no permission on the identity topic."""
+
+    def __init__(self, alias: str, *acls: AclBinding) -> None:
+        self.alias = alias
+        self.acls = acls
+        self.has_identity_topic = False
+
+    async def refresh(self, _: object = None) -> None:
+        """Does nothing, because metadata is always current."""
+
+    def leader(self, _topic: str, _partition: int) -> int | None:
+        return 1 if self.has_identity_topic else None
+
+
+def acl(topic: str, user: str) -> AclBinding:
+    return AclBinding(
+        resource_type=TOPIC,
+        resource_name=topic,
+        pattern_type=int(PatternType.LITERAL),
+        principal=f"User:{user}",
+        host="*",
+        operation=int(Operation.READ),
+        permission_type=int(Permission.ALLOW),
+    )
+
+
+def denied(operation: str) -> NotAuthorizedError:
+    return NotAuthorizedError(
+        cluster="west", operation=operation, resource="topic mm2-identity.east.internal"
+    )
+
+
+@pytest.fixture(autouse=True)
+def memory_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def describe(cluster: ClusterWithAcls, **_: object) -> tuple[AclBinding, ...]:
+        return cluster.acls
+
+    async def refuse_to_create(*_: object) -> None:
+        raise denied("Create")
+
+    async def refuse_to_read(_: object) -> frozenset[AclBinding]:
+        raise denied("Read")
+
+    async def is_closed(_: object) -> bool:
+        return False
+
+    monkeypatch.setattr(admin, "describe_acls", describe)
+    monkeypatch.setattr(admin, "create_topic_and_wait", refuse_to_create)
+    monkeypatch.setattr(AclMarks, "read", refuse_to_read)
+    monkeypatch.setattr(acl_sync, "may_be_open", is_closed)
+
+
+def reported(target: ClusterWithAcls) -> tuple[str, ...]:
+    """Returns the messages of a flow that only reports ACLs."""
+    flow = replace(settings(), acls_report_only=True)
+    clusters: Any = ClusterWithAcls("east", acl("orders", "alice")), target
+    sync = AclSync(*clusters, settings=flow, selection=make_selection(flow))
+    return asyncio.run(sync.sync(["orders"]))
+
+
+def test_report_only_mode_needs_no_identity_topic():
+    """`mirrorflow acls` prints no permission on it, and there is nothing to mark."""
+    (message,) = reported(ClusterWithAcls("west"))
+
+    assert message.startswith("Allow Read on topic east.orders for User:alice: would be created")
+
+
+def test_report_only_mode_reports_missing_acls_where_it_may_not_read_the_identity_topic():
+    target = ClusterWithAcls("west")
+    target.has_identity_topic = True
+
+    created, unknown = reported(target)
+
+    assert created.startswith("Allow Read on topic east.orders for User:alice: would be created")
+    assert unknown == f"Which ACLs would be removed is not known: {denied('Read')}"
