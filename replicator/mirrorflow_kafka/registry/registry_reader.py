@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
+from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.errors import RegistryRefusedError
 from mirrorflow_core.schemas.registry_contents import (
     DEFAULT_CONTEXT,
@@ -23,6 +24,7 @@ from mirrorflow_core.schemas.registry_contents import (
 )
 from mirrorflow_core.schemas.registry_requests import (
     PAGE_VERSIONS,
+    RegistryRequest,
     schema_request,
     settings_request,
     subjects_request,
@@ -32,6 +34,14 @@ from mirrorflow_kafka.registry.registry_client import RegistryClient
 
 # Subjects whose settings one pass reads again: ten thousand take 250 passes of 5 s, and cost a registry 16 requests a second.
 SETTINGS_PER_PASS: Final = 40
+# Subjects whose settings are read at once, each by one request after the other: as many as the client has connections for.
+SETTINGS_AT_ONCE: Final = 4
+# Managed registries take some 25 requests a second. A reader that pauses for a second with all of its requests stays below that.
+_BUSY: Final = 429
+BUSY_PAUSE_MIN_S, BUSY_PAUSE_MAX_S = 0.5, 8.0
+BUSY_ATTEMPTS_MAX: Final = (
+    8  # half a minute; then the pass fails, and the next one continues with what it lacks
+)
 # Ten million versions; a registry that returns the same page without end has failed.
 PAGES_MAX: Final = 10_000
 VersionKey = tuple[SubjectName, int]
@@ -102,7 +112,7 @@ class RegistryReader:
         listed: dict[VersionKey, SchemaVersion] = {}
         offset = 0
         for _ in range(PAGES_MAX):
-            page = await self._client.get(versions_request(context, with_deleted=with_deleted, offset=offset))
+            page = await self._get(versions_request(context, with_deleted=with_deleted, offset=offset))
             if not isinstance(page, list):
                 raise RegistryResponseError("the list of versions is no JSON array")
             known = len(listed)
@@ -125,21 +135,40 @@ class RegistryReader:
         due = sorted((scopes - self._settings.keys()) | contexts) + [
             scope for scope in again if scope not in contexts
         ]
-        for scope, settings in zip(due, await asyncio.gather(*map(self._settings_of, due)), strict=True):
-            self._settings.pop(scope, None)
-            self._settings[scope] = settings
+        left = iter(due)
+
+        async def read_left() -> None:
+            for scope in left:
+                settings = await self._settings_of(scope)
+                self._settings.pop(scope, None)
+                self._settings[scope] = settings
+
+        try:
+            async with asyncio.TaskGroup() as group:  # the first error ends all requests
+                for _ in range(SETTINGS_AT_ONCE):
+                    group.create_task(read_left())
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     async def _settings_of(self, scope: SubjectName) -> tuple[str | None, str | None]:
-        mode, compatibility = await asyncio.gather(
-            self._client.get(settings_request("mode", scope)),
-            self._client.get(settings_request("config", scope)),
-        )
+        mode = await self._get(settings_request("mode", scope))
+        compatibility = await self._get(settings_request("config", scope))
         return _mode(mode), parse_compatibility(compatibility or {})
 
     async def _default_mode(self) -> str:
         """Returns the mode of contexts that have none of their own."""
         scope = SubjectName(DEFAULT_CONTEXT, "")
-        return _mode(await self._client.get(settings_request("mode", scope))) or READ_WRITE
+        return _mode(await self._get(settings_request("mode", scope))) or READ_WRITE
+
+    async def _get(self, request: RegistryRequest) -> Any:
+        """Returns the response to one of the many requests of a pass; waits while the registry takes no more of them."""
+        async for attempt in Backoff(min_s=BUSY_PAUSE_MIN_S, max_s=BUSY_PAUSE_MAX_S):
+            try:
+                return await self._client.get(request)
+            except RegistryRefusedError as error:
+                if error.status != _BUSY or attempt == BUSY_ATTEMPTS_MAX:
+                    raise
+        raise AssertionError("the attempts have no end")
 
 
 def _mode(response: Any) -> str | None:
