@@ -55,6 +55,7 @@ class RegistryReader:
         self._contexts = tuple(contexts)
         # By scope, in the order in which they were read: the mode and the compatibility settings; None: it has none of its own.
         self._settings: dict[SubjectName, tuple[str | None, str | None]] = {}
+        self._deleted: dict[str, frozenset[VersionKey]] = {}  # by context, as of the last pass
 
     async def read(self) -> RegistryContents:
         """Returns the current contents."""
@@ -103,6 +104,10 @@ class RegistryReader:
         listed = await self._listed(context, with_deleted=True)
         # Not every registry marks the deleted ones.
         live = await self._listed(context, with_deleted=False)
+        if listed.keys() - live.keys() - self._deleted.get(context, frozenset()):
+            # A version that is deleted between two pages moves those after it to the page before, so one is in neither.
+            live |= await self._listed(context, with_deleted=False)
+        self._deleted[context] = frozenset(listed.keys() - live.keys())
         return {
             key: version if key in live else replace(version, is_deleted=True)
             for key, version in listed.items()

@@ -63,6 +63,23 @@ async def passes(registry: BusyRegistry, count: int) -> list[RegistryContents | 
     return results
 
 
+def test_a_deletion_between_two_pages_does_not_make_other_versions_deleted(registry: BusyRegistry):
+    """It moves each later version one place towards the beginning, so one is on neither of the two pages."""
+
+    def delete_after_first_page(path: str) -> int:
+        if "deleted=false" in path and "offset=30" in path:
+            registry.model.respond("DELETE", "/subjects/s000/versions/1")
+        return 0
+
+    registry.refuses = delete_after_first_page
+
+    (contents,) = asyncio.run(passes(registry, 1))
+
+    assert isinstance(contents, RegistryContents)
+    deleted = [subject.name for (subject, _), version in contents.versions.items() if version.is_deleted]
+    assert set(deleted) <= {"s000"}
+
+
 def test_a_registry_with_a_limit_of_requests_is_read_whole(
     registry: BusyRegistry, monkeypatch: pytest.MonkeyPatch
 ):
