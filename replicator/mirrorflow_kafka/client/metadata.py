@@ -100,8 +100,11 @@ def merged(old: Metadata, response: Any, *, requested: Iterable[str] | None) -> 
     """Returns *old* updated with a decoded MetadataResponse; *requested* None means that it lists all topics.
 
     A broker with outdated metadata returns an older leader epoch, or fewer partitions; that part of the response is ignored
-    (the former as in Java's MetadataCache), or the client would return to a leader that has already refused it.
+    (the former as in Java's MetadataCache), or the client would return to a leader that has already refused it. One that has just
+    started with ZooKeeper knows neither brokers nor topics yet; its response is ignored, or all topics would seem deleted.
     """
+    if not response.brokers:
+        return old
     answered = {
         topic.name: _newer(old.topics.get(topic.name), topic_from(topic)) for topic in response.topics
     }
@@ -113,7 +116,7 @@ def merged(old: Metadata, response: Any, *, requested: Iterable[str] | None) -> 
     return Metadata(
         cluster_id=response.cluster_id or old.cluster_id,
         controller_id=response.controller_id,
-        brokers=brokers or old.brokers,
+        brokers=brokers,
         topics=topics,
     )
 

@@ -99,10 +99,18 @@ def test_a_recreated_topic_starts_with_a_new_epoch() -> None:
 def test_only_a_response_about_all_topics_removes_topics() -> None:
     """A response about some topics keeps the others."""
     metadata = merged_metadata(metadata_response(leader=1, epoch=0))
-    nothing = MetadataResponse(cluster_id="abc", controller_id=1, brokers=[], topics=[])
+    nothing = metadata_response(leader=1, epoch=0)
+    nothing.topics = []
     assert set(merged(metadata, nothing, requested=["other"]).topics) == {"orders"}
     assert set(merged(metadata, nothing, requested=None).topics) == set()
-    assert set(merged(metadata, nothing, requested=None).brokers) == {1}
+
+
+def test_a_response_of_a_broker_that_knows_no_brokers_yet_changes_nothing() -> None:
+    """A broker with ZooKeeper responds so after its start, until the controller has sent it the metadata; Java's client ignores it, too."""
+    metadata = merged_metadata(metadata_response(leader=1, epoch=0))
+    starting = MetadataResponse(cluster_id="abc", controller_id=-1, brokers=[], topics=[])
+
+    assert merged(metadata, starting, requested=None) == metadata
 
 
 def test_a_missing_leader_is_none() -> None:
