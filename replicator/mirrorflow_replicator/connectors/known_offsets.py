@@ -176,7 +176,7 @@ class KnownOffsets:
 
     async def read_new_maps(self) -> bool:
         """Reads the new offset maps for `translator_of`; returns True. Raises ClusterError."""
-        self._news |= await self._read_maps_of(self._map_log, self._maps)
+        await self._read_maps_of(self._map_log, self._maps)
         return True
 
     async def read_opposite_maps(self) -> bool:
@@ -195,10 +195,8 @@ class KnownOffsets:
         self._valid_opposite_maps = await self._valid_opposites(self._opposite_maps.keys())
         return True
 
-    async def _read_maps_of(
-        self, log: MirrorLog, maps: dict[TopicPartition, OffsetMap]
-    ) -> set[TopicPartition]:
-        """Reads the new maps of *log* into *maps*; returns their partitions. Raises ClusterError."""
+    async def _read_maps_of(self, log: MirrorLog, maps: dict[TopicPartition, OffsetMap]) -> None:
+        """Reads the new maps of *log* into *maps*. Raises ClusterError."""
         newest: dict[TopicPartition, bytes | None] = {}
         undecodable = 0
         try:
@@ -211,6 +209,16 @@ class KnownOffsets:
             if error.code != UNKNOWN_TOPIC_OR_PARTITION:
                 raise
             maps.clear()
+        finally:
+            # Also after an error: the next read continues behind these records.
+            undecodable += self._take_maps(newest, maps)
+            self._note_skipped(log.topic, undecodable, "offset maps of this version")
+
+    def _take_maps(
+        self, newest: Mapping[TopicPartition, bytes | None], maps: dict[TopicPartition, OffsetMap]
+    ) -> int:
+        """Decodes *newest* into *maps*; returns how many cannot be decoded."""
+        undecodable = 0
         for partition, value in newest.items():
             earlier = maps.pop(partition, None)
             try:
@@ -220,8 +228,9 @@ class KnownOffsets:
                 continue
             if maps is self._maps and earlier and earlier.stream[1:] != maps[partition].stream[1:]:
                 self.checkpoints.doubt(self.rename(partition))
-        self._note_skipped(log.topic, undecodable, "offset maps of this version")
-        return set(newest)
+        if maps is self._maps:
+            self._news.update(newest)
+        return undecodable
 
     async def _valid_opposites(
         self, partitions: Collection[TopicPartition]

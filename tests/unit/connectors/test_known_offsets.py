@@ -14,6 +14,7 @@ from mirrorflow_core.connect.mirror_records import (
     encode_offset_sync_key,
     encode_offset_sync_value,
 )
+from mirrorflow_core.errors import ClusterError, UnreachableError
 from mirrorflow_core.offsets.checkpoints import Point
 from mirrorflow_core.offsets.offset_map import MapStream, PartitionMap
 from mirrorflow_core.partitions import OffsetPair, TopicPartition
@@ -26,15 +27,18 @@ ORDERS, COPY = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
 
 
 class Log:
-    """A topic that returns *records* in one read."""
+    """A topic that returns *records* in one read, which fails behind them with *error*."""
 
-    def __init__(self, *records: Record) -> None:
+    def __init__(self, *records: Record, error: ClusterError | None = None) -> None:
         self.topic = "topic"
         self._records = records
+        self._error = error
 
     async def read_new(self) -> AsyncIterator[Record]:
         for record in self._records:
             yield record
+        if self._error is not None:
+            raise self._error
 
 
 @pytest.fixture
@@ -90,3 +94,15 @@ def test_a_checkpoint_is_doubted_when_the_map_is_that_of_another_topic(
         asyncio.run(known.read_new_maps())
 
     assert (COPY in known.checkpoints.doubted("g")) == is_doubted
+
+
+def test_maps_that_were_read_before_an_error_count(known: KnownOffsets) -> None:
+    """The next read continues behind them, so they would be missing until their partitions are copied on."""
+    error = UnreachableError(cluster="B", addresses="b:1", problem="Fetch was not answered within 30 s")
+    known._map_log = cast("Any", Log(offset_map("target"), error=error))
+
+    with pytest.raises(UnreachableError):
+        asyncio.run(known.read_new_maps())
+
+    assert known.reaches(ORDERS, 10)
+    assert known.take_news() == {ORDERS}
