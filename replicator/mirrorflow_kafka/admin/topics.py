@@ -277,7 +277,7 @@ async def describe_topic_configs(
 
 
 async def describe_topic_setting(cluster: Cluster, topics: Sequence[str], name: str) -> dict[str, str | None]:
-    """Returns one setting of each topic, None without DESCRIBE_CONFIGS.
+    """Returns one setting of each topic; None without DESCRIBE_CONFIGS, or if the cluster does not report it.
 
     Topics that do not exist are absent. Raises ClusterError.
     """
@@ -288,7 +288,8 @@ async def describe_topic_setting(cluster: Cluster, topics: Sequence[str], name: 
             if result.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
                 values[result.resource_name] = None
             elif result.error_code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
-                values[result.resource_name] = next(entry.value or "" for entry in _entries(cluster, result))
+                shown = (entry.value or "" for entry in _entries(cluster, result))
+                values[result.resource_name] = next(shown, None)
     return values
 
 
