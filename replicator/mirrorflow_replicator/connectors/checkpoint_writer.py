@@ -132,7 +132,8 @@ class CheckpointWriter:
         written = {group: dict(points) for group, points in self.unwritten.items()}
         records = []
         for group, points in written.items():
-            for partition, point in points.items():
+            unfit = None
+            for partition, point in list(points.items()):
                 checkpoint = Checkpoint(
                     group=group,
                     topic=partition.topic,
@@ -144,12 +145,11 @@ class CheckpointWriter:
                 try:
                     key, value = encode_checkpoint_key(checkpoint), encode_checkpoint_value(checkpoint)
                 except ValueError as error:
-                    self._warnings.note(
-                        ("group", group, "record"),
-                        f"Group {group} has no checkpoint for {partition}: {error}.",
-                    )
+                    unfit = f"Group {group} has no checkpoint for {partition}: {error}."
+                    del points[partition]
                     continue
                 records.append(Record(0, now_ms, key, value, ()))
+            self._warnings.note(("group", group, "record"), unfit)
         if records:
             await compacted_topic.append(self._writer, self.topic, records)
         latency_ms = float(round(1000 * (time.monotonic() - began_s)))
