@@ -44,6 +44,7 @@ class SchemaSync:
         self._source = RegistryReader(self._clients[0], settings.contexts)
         self._target = RegistryReader(self._clients[1], settings.contexts.values())
         self._highest: Mapping[str, int] = {}
+        self._found: dict[str, int] = {}  # by context: the last id that `has_new_schema` has found
         self._ids_not_kept: IdsNotKeptError | None = None
         self._refused: frozenset[VersionKey] = frozenset()  # when they were last sent
         self._to_reserve: frozenset[_Id] = frozenset()
@@ -146,9 +147,14 @@ class SchemaSync:
         self.registered += 1
 
     async def has_new_schema(self) -> bool:
-        """Returns whether the source has issued an id since the last plan: ids of a context are consecutive."""
+        """Returns whether the source has issued an id since the last plan: ids of a context are consecutive.
+
+        An id that the next plan does not have either, such as one of a version that was deleted permanently, is found once.
+        """
         for context in self._mapping.contexts:
-            if await self._source.has_schema(context, self._highest.get(context, 0) + 1):
+            schema_id = max(self._highest.get(context, 0), self._found.get(context, 0)) + 1
+            if await self._source.has_schema(context, schema_id):
+                self._found[context] = schema_id
                 return True
         return False
 

@@ -126,6 +126,30 @@ def test_a_new_schema_is_found_by_its_id(source: RunningRegistry, target: Runnin
     assert asyncio.run(found()) == [False, True]
 
 
+def test_an_id_that_no_list_shows_causes_one_pass_only(target: RunningRegistry):
+    """Some registries know the schema of a version that was deleted permanently; a pass each second would keep them busy."""
+    model = RegistryModel()
+    register(model, "a", '"int"')
+
+    def respond(method: str, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
+        return (200, {"schema": '"long"'}) if path == "/schemas/ids/2" else model.respond(method, path, body)
+
+    source = RunningRegistry(respond)
+
+    async def found() -> list[bool]:
+        with SchemaSync(settings_of(source.url, target.url)) as sync:
+            results = []
+            for _ in range(3):
+                await sync.plan()
+                results.append(await sync.has_new_schema())
+            model.highest["."] = 2
+            register(model, "b", '"float"')
+            return [*results, await sync.has_new_schema()]
+
+    assert asyncio.run(found()) == [True, False, False, True]
+    source.close()
+
+
 def test_later_passes_read_the_settings_of_some_subjects_only(
     source: RunningRegistry, target: RunningRegistry
 ):
