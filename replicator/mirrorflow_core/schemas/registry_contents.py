@@ -81,7 +81,7 @@ def _canonical(schema_type: str, text: str) -> str:
         return text.strip()
     try:
         return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or a number or a nesting that Python refuses
         return text.strip()
 
 

@@ -238,7 +238,7 @@ def _authorization(properties: Mapping[str, str], side: str) -> tuple[tuple[str,
 def _parsed(body: bytes) -> Any:
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or a nesting that Python refuses
         return None
 
 

@@ -20,7 +20,7 @@ from mirrorflow_core.errors import (
 from mirrorflow_core.schemas.schema_plan import SchemaPlan
 from mirrorflow_core.schemas.subject_mapping import RESERVED_SUBJECT
 from mirrorflow_core.settings import RegistrySettings, SchemaSettings
-from mirrorflow_kafka.registry.registry_client import RegistryClient, endpoints
+from mirrorflow_kafka.registry.registry_client import RegistryClient, _parsed, endpoints
 from mirrorflow_kafka.registry.registry_reader import RegistryReader
 from mirrorflow_replicator.connectors.schema_sync import REFUSED_STEPS_MAX, SchemaSync
 from tests.harness.schema_registry.registry_in_process import RunningRegistry
@@ -425,6 +425,13 @@ def test_a_server_that_is_not_a_schema_registry_is_refused():
     with pytest.raises(RegistryRefusedError, match="not Confluent's"):
         asyncio.run(read(registry.url))
     registry.close()
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"[" * 100_000 + b"]" * 100_000], ids=["empty", "page", "nested"]
+)
+def test_a_response_that_cannot_be_parsed_has_no_value(body: bytes):
+    assert _parsed(body) is None
 
 
 @pytest.mark.parametrize(
