@@ -389,7 +389,7 @@ class RetentionWriter:
         now_ms = self._now_ms()
         lease = RetentionLease(holder=holder, until_ms=now_ms + round(1000 * LEASE_S))
         holds = await self._log.write([lease], now_ms=now_ms)
-        configs = await admin.describe_topic_configs(self._target, sorted(settings))
+        configs, unread = await admin.try_describe_topic_configs(self._target, sorted(settings))
         changed_by_others = {
             topic: changed(configs.get(topic, ()), names, holds.before(topic))
             for topic, names in settings.items()
@@ -406,7 +406,7 @@ class RetentionWriter:
             for topic, names in settings.items()
             if any(entry.name in names and entry.value != FOR_EVER for entry in configs.get(topic, ()))
         }
-        return await self._alter(changes, "cannot be held")
+        return await self._alter(changes, unread, "cannot be held")
 
     async def give_up(self, holders: Iterable[str]) -> None:
         """Ends the leases of *holders*; `settle` restores the settings. Raises ClusterError."""
@@ -420,9 +420,9 @@ class RetentionWriter:
         holders, topics = holds.over(began_s)
         if not holders:
             return ()
-        configs = await admin.describe_topic_configs(self._target, sorted(topics))
+        configs, unread = await admin.try_describe_topic_configs(self._target, sorted(topics))
         changes = {topic: restoring(entries, holds.before(topic)) for topic, entries in configs.items()}
-        refused = await self._alter(changes, "cannot be restored")
+        refused = await self._alter(changes, unread, "cannot be restored")
         if not refused:
             over = [RetentionLease(holder=holder, until_ms=RESTORED_MS) for holder in sorted(holders)]
             await self._log.write(over, now_ms=self._now_ms())
@@ -433,13 +433,14 @@ class RetentionWriter:
         began_s = time.monotonic()
         return (await self._log.read()).active(began_s)
 
-    async def _alter(self, changes: Mapping[str, Collection[ConfigChange]], what: str) -> tuple[str, ...]:
+    async def _alter(
+        self, changes: Mapping[str, Collection[ConfigChange]], unread: Mapping[str, ClusterError], what: str
+    ) -> tuple[str, ...]:
+        """Makes *changes*; returns a message that begins with *what* for each refused topic, and each whose settings are *unread*."""
         wanted = {topic: tuple(of_topic) for topic, of_topic in changes.items() if of_topic}
-        if not wanted:
-            return ()
-        results = await admin.alter_topic_configs(self._target, wanted)
+        results = await admin.alter_topic_configs(self._target, wanted) if wanted else {}
+        refused = {topic: f"{refusal}." for topic, refusal in results.items() if refusal is not None}
+        refused |= {topic: str(error) for topic, error in unread.items()}
         return tuple(
-            f"The retention of target topic {topic} {what}: {refusal}."
-            for topic, refusal in sorted(results.items())
-            if refusal is not None
+            f"The retention of target topic {topic} {what}: {why}" for topic, why in sorted(refused.items())
         )

@@ -14,6 +14,7 @@ from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, Conf
 from mirrorflow_core.wire.records import Record
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.topics import DescribedConfigs
 from mirrorflow_kafka.client.metadata import Metadata
 from mirrorflow_kafka.stores import identity_topic
 from mirrorflow_kafka.stores.identity_topic import HoldLog
@@ -43,6 +44,7 @@ class TargetStub:
         self.retention: str | None = "5000"
         self.records: list[Record] = []
         self.refusal: NotAuthorizedError | None = None
+        self.denied: set[str] = set()  # topics whose settings may not be read
 
     def log(self) -> HoldLog:
         """A new reader of the identity topic, as a new process has it."""
@@ -69,6 +71,21 @@ class TargetStub:
 
     async def append(self, _cluster: object, _topic: str, records: Sequence[Record]) -> None:
         self.records += records
+
+    async def try_describe(self, cluster: object, topics: Collection[str]) -> DescribedConfigs:
+        shown = await self.describe(cluster, [topic for topic in topics if topic not in self.denied])
+        refused = (
+            NotAuthorizedError(cluster="west", operation="DescribeConfigs", resource=f"topic {topic}")
+            for topic in self.denied
+        )
+        configs = {topic: tuple(entries) for topic, entries in shown.items()}
+        return DescribedConfigs(configs, dict(zip(self.denied, refused, strict=True)))
+
+    async def describe_all(self, cluster: object, topics: Collection[str]) -> Mapping[str, Any]:
+        described = await self.try_describe(cluster, topics)
+        for error in described.refused.values():
+            raise error
+        return described.configs
 
     async def describe(self, _cluster: object, topics: Collection[str]) -> dict[str, list[ConfigEntry]]:
         own, default = ConfigSource.TOPIC, ConfigSource.DEFAULT
@@ -128,7 +145,8 @@ def target(monkeypatch: pytest.MonkeyPatch) -> TargetStub:
     monkeypatch.setattr(identity_topic, "time", clock, raising=False)
     monkeypatch.setattr(topic_sync, "time", clock, raising=False)
     monkeypatch.setattr(identity_topic, "append", target.append)
-    monkeypatch.setattr(admin, "describe_topic_configs", target.describe)
+    monkeypatch.setattr(admin, "describe_topic_configs", target.describe_all)
+    monkeypatch.setattr(admin, "try_describe_topic_configs", target.try_describe)
     monkeypatch.setattr(admin, "alter_topic_configs", target.alter)
     monkeypatch.setattr(admin, "list_offsets", target.list_offsets)
     return target
@@ -155,6 +173,31 @@ def test_a_connector_ends_a_hold_that_is_not_renewed_despite_a_wrong_wall_clock(
     asyncio.run(test())
 
     assert held == [("-1", frozenset({COPY}))] * 3
+    assert target.retention == "5000"
+
+
+def test_a_topic_whose_settings_are_denied_does_not_keep_the_retention_of_others(target: TargetStub) -> None:
+    """They would keep all records until the right is given back."""
+    seed, connector = target.connector(), target.connector()
+    before = {"retention.ms": "5000"}
+
+    async def test() -> tuple[tuple[str, ...], tuple[str, ...]]:
+        await seed.hold("seed", {COPY: before, "east.users": before})
+        target.denied = {"east.users"}
+        held = await seed.renew("seed", {COPY: ("retention.ms",), "east.users": ("retention.ms",)})
+        await connector.held()
+        target.now_s += LEASE_S
+        return held, await connector.settle()
+
+    held, refused = asyncio.run(test())
+
+    assert target.retention == "5000"
+    assert ["The retention of target topic east.users cannot be" in sentence for sentence in held] == [True]
+    (sentence,) = refused
+    assert sentence.startswith("The retention of target topic east.users cannot be restored: ")
+
+    target.denied, target.retention = set(), "-1"
+    assert asyncio.run(connector.settle()) == ()
     assert target.retention == "5000"
 
 
