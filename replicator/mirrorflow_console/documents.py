@@ -5,6 +5,7 @@ a field of a wrong type are dropped and counted. Strings and lists are bounded, 
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, zip_longest
@@ -23,6 +24,7 @@ LIST_MAX: Final = 100
 # As the alerts MirrorFlowLagging and MirrorFlowFallingBehind, which wait longer before they wake a person.
 LAGGING_S: Final = 60.0
 _NUMBER_MAX: Final = 1 << 63  # Kafka's offsets are signed 64-bit numbers
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _TEXT: Final = (str,)
 _NUMBER: Final = (int, float)
 _MAYBE_TEXT: Final = (str, type(None))
@@ -210,19 +212,26 @@ class FlowReading:
 
 
 def parse_json(body: bytes) -> Any:
-    """Parses *body*. Raises DocumentError."""
+    """Parses *body*; half of a surrogate pair, which no page and no file can hold, becomes "?". Raises DocumentError."""
     if len(body) > BODY_MAX_BYTES:
         raise DocumentError(f"the response has more than {BODY_MAX_BYTES // 1024 // 1024} MiB")
     try:
         text = body.decode()
-        if text.startswith("{"):
-            # What `decode` does besides costs half as much as parsing the figures of a connector.
-            value, end = _DECODER.raw_decode(text)
-            if end == len(text):
-                return value
-        return _DECODER.decode(text)
+        value = _parsed(text)
+        if _SURROGATE.search(text):
+            value = _parsed(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode())
     except (ValueError, RecursionError):
         raise DocumentError("the response is not JSON") from None
+    return value
+
+
+def _parsed(text: str) -> Any:
+    if text.startswith("{"):
+        # What `decode` does besides costs half as much as parsing the figures of a connector.
+        value, end = _DECODER.raw_decode(text)
+        if end == len(text):
+            return value
+    return _DECODER.decode(text)
 
 
 def _refuse_constant(name: str) -> float:

@@ -27,6 +27,7 @@ TOPICS_KEPT: Final = 20  # of a flow and moment, the worst: as many as its page 
 TOPIC_STEP_S: Final = 30
 PRUNE_EVERY_S: Final = 60.0
 EVENT_TEXT_MAX: Final = 500
+_INTEGER_MAX: Final = (1 << 63) - 1
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS sample (
@@ -78,7 +79,7 @@ class History:
                     (
                         flow,
                         _rounded(sample.at_s, STEP_S),
-                        sample.records,
+                        _stored(sample.records),
                         sample.seconds,
                         sample.records_per_s,
                         sample.bytes_per_s,
@@ -89,7 +90,7 @@ class History:
             database.executemany(
                 "INSERT OR IGNORE INTO topic_sample VALUES (?, ?, ?, ?)",
                 (
-                    (flow, topic, _rounded(now_s, TOPIC_STEP_S), lag)
+                    (flow, topic, _rounded(now_s, TOPIC_STEP_S), _stored(lag))
                     for flow, rows in topics.items()
                     for topic, lag in rows[:TOPICS_KEPT]
                 ),
@@ -160,6 +161,11 @@ def _open(path: Path | None) -> sqlite3.Connection:
         f"PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA cache_size = -4000; {_SCHEMA}"
     )
     return connection
+
+
+def _stored(lag: int | None) -> int | None:
+    """Returns *lag* within SQLite's 64 bits: the sum of a topic's partitions may be more."""
+    return None if lag is None else max(-_INTEGER_MAX, min(lag, _INTEGER_MAX))
 
 
 def _rounded(at_s: float, step_s: int) -> int:

@@ -1,16 +1,18 @@
 """The poller reads the flows once for all open pages, and keeps bounded samples."""
 
 import asyncio
+import json
 from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
 from mirrorflow_console import poller as module
+from mirrorflow_console.documents import FlowReading, connector_document, parse_json
 from mirrorflow_console.history import History
 from mirrorflow_console.lag_forecast import Outlook
 from mirrorflow_console.poller import RECENT_MAX, Interest, SharedPoller
-from tests.unit.console.flow_readings import FixedFlows, healthy, reading
+from tests.unit.console.flow_readings import STOPPED, FixedFlows, healthy, reading, table
 from tests.unit.http.reports import partition
 
 
@@ -176,3 +178,32 @@ def test_samples_of_flows_without_an_open_page_are_half_a_minute_apart():
 
     assert samples_after(60, Interest()) == 2
     assert samples_after(60, Interest("east-to-west", partitions=True)) == 2 + 12
+
+
+def test_a_message_with_half_a_surrogate_pair_does_not_end_the_poll_of_other_flows():
+    """JSON can name half of a pair. UTF-8 has no bytes for it, so neither the history nor a page could hold it."""
+    body = json.dumps(table(healthy(partition(0, **STOPPED)))).replace(
+        "the target refuses", r"\udBFF refuses"
+    )
+    hostile = FlowReading(key="b", name="b", document=connector_document(parse_json(body.encode())))
+    poller = SharedPoller(FixedFlows([reading(healthy(partition(0))), hostile]), History(None))
+
+    poll(poller)
+    poll(poller)
+
+    assert {view.name for view in poller.snapshot.views} == {"east-to-west", "b"}
+    (trouble,) = next(view.troubles for view in poller.snapshot.views if view.name == "b")
+    assert "? refuses a record" in trouble.text
+
+
+def test_a_lag_beyond_64_bits_does_not_end_the_poll_of_other_flows():
+    """Each of two partitions may have a lag of 63 bits; SQLite has no room for the sum of their topic."""
+    document = table(healthy(partition(0), partition(1)))
+    for row in document["partitions"]:
+        row["lagRecords"] = (1 << 63) - 1
+    hostile = FlowReading(key="b", name="b", document=connector_document(document))
+    poller = SharedPoller(FixedFlows([reading(healthy(partition(0))), hostile]), History(None))
+
+    poll(poller)
+
+    assert {view.name for view in poller.snapshot.views} == {"east-to-west", "b"}
