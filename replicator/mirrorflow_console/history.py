@@ -2,12 +2,15 @@
 
 All rows are in one file, whose size is bounded by the number of rows. Samples are five seconds apart for an hour, then a
 minute, for at most a week. The file holds no secret and no record, and may be deleted at any time.
+
+A disk that is full, or a file that is damaged, costs history and nothing else: no method raises an error of the database.
 """
 
+import logging
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +32,7 @@ PRUNE_EVERY_S: Final = 60.0
 EVENT_TEXT_MAX: Final = 500
 _INTEGER_MAX: Final = (1 << 63) - 1
 
+_LOG: Final = logging.getLogger(__name__)
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS sample (
     flow TEXT, at INTEGER, lag INTEGER, lag_s REAL, records REAL, bytes REAL, PRIMARY KEY (flow, at)
@@ -62,7 +66,13 @@ class History:
     def __init__(self, path: Path | None) -> None:
         self._lock = threading.Lock()
         self._pruned_s = 0.0
-        self._connection = _open(path)
+        self._failure = ""  # until a moment can be stored
+        self._connection, self._loss = _opened(path)
+
+    @property
+    def problem(self) -> str:
+        """Why something of the history is missing, or will be; "" if nothing is."""
+        return self._failure or self._loss
 
     def add(
         self,
@@ -71,8 +81,11 @@ class History:
         events: Iterable[HistoryEvent],
         now_s: float,
     ) -> None:
-        """Adds one moment: the sample of each flow, the lags of its worst topics, and what has happened since the last one."""
-        with self._transaction() as database:
+        """Adds one moment: the sample of each flow, the lags of its worst topics, and what has happened since the last one.
+
+        A moment that cannot be stored is missing.
+        """
+        with self._access(), self._connection as database:
             database.executemany(
                 "INSERT OR REPLACE INTO sample VALUES (?, ?, ?, ?, ?, ?)",
                 (
@@ -107,6 +120,7 @@ class History:
             if now_s - self._pruned_s >= PRUNE_EVERY_S:
                 self._pruned_s = now_s
                 _prune(database, now_s)
+            self._failure = ""
 
     def samples(self, flow: str, since_s: float) -> list[LagSample]:
         """Returns the samples of *flow* since a moment, oldest first."""
@@ -143,13 +157,48 @@ class History:
             self._connection.close()
 
     def _rows(self, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
-        with self._lock:
+        with self._access():
             return self._connection.execute(query, values).fetchall()
+        return []
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._connection:
-            yield self._connection
+    def _access(self) -> Iterator[None]:
+        """Locks the database, and notes an error of it. A damaged one is replaced by an empty one in memory."""
+        with self._lock:
+            try:
+                yield
+            except sqlite3.DatabaseError as error:
+                failure = f"The history cannot be read or written now: {error}."
+                if failure != self._failure:
+                    _LOG.warning("%s", failure)
+                self._failure = failure
+                if _is_damage(error):
+                    self._failure, self._loss = "", f"The history is in memory only: {error}."
+                    with suppress(sqlite3.Error):
+                        self._connection.close()
+                    self._connection = _open(None)
+
+
+def _opened(path: Path | None) -> tuple[sqlite3.Connection, str]:
+    """Returns the database, and why it is not in the file *path*; "" if it is. A damaged file is replaced."""
+    try:
+        try:
+            return _open(path), ""
+        except sqlite3.DatabaseError as error:
+            if path is None or not _is_damage(error):
+                raise
+            _LOG.warning("The history in %s begins again: %s", path, error)
+            for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+                file.unlink(missing_ok=True)
+            return _open(path), ""
+    except (OSError, sqlite3.Error) as error:
+        _LOG.warning("The history is in memory only: %s", error)
+        return _open(None), f"The history is in memory only: {error}."
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    """Whether the file is no database, or no longer. Subclasses report what passes: a full disk, or a lock of another process."""
+    return type(error) is sqlite3.DatabaseError
 
 
 def _open(path: Path | None) -> sqlite3.Connection:

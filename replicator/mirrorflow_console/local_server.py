@@ -2,7 +2,6 @@
 
 import contextlib
 import socket
-import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -123,8 +122,7 @@ def server_config(
 
 def _history(*, keeps: bool) -> History:
     if keeps:
-        # A full disk or a folder that cannot be written costs the history of earlier days, not the console.
-        with contextlib.suppress(OSError, RuntimeError, sqlite3.Error):
+        with contextlib.suppress(RuntimeError):  # a user without a home
             return History(state_folder() / "console.sqlite")
     return History(None)
 

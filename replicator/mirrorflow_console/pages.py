@@ -271,6 +271,7 @@ def _history(snapshot: Snapshot, query: Mapping[str, str], history: History) -> 
         "events": visible[:EVENTS_SHOWN],
         "found": len(visible),
         "names": {view.key: view.name for view in snapshot.views},
+        "history_problem": history.problem,
     }
 
 

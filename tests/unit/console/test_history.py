@@ -30,6 +30,63 @@ def test_samples_are_returned_oldest_first():
     assert history.topic_lags("f", 0) == {"t": [(990, 1_000)]}
 
 
+def test_a_damaged_file_is_replaced(tmp_path: Path):
+    """No write waits for the disk, so a node that loses power may damage the file. It is on the node after a restart, too."""
+    file = tmp_path / "console.sqlite"
+    file.write_bytes(b"no database" * 1_000)
+
+    history = History(file)
+    history.add({"f": sample(10)}, {}, [], 10)
+    history.close()
+
+    assert len(History(file).samples("f", 0)) == 1
+
+
+def test_a_file_that_is_damaged_while_it_is_open_costs_the_history_alone(tmp_path: Path):
+    file = tmp_path / "console.sqlite"
+    history = History(file)
+    history.add({"f": sample(10)}, {}, [], 10)
+    history._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    history._connection.execute("PRAGMA shrink_memory")
+    file.write_bytes(file.read_bytes()[:4_096] + b"\xff" * 40_000)
+
+    history.events(0)
+    history.add({"f": sample(20)}, {}, [], 20)
+
+    assert "malformed" in history.problem
+    assert [lag_sample.at_s for lag_sample in history.samples("f", 0)] == [20]
+
+
+def test_a_full_disk_loses_no_sample_but_the_new_ones(tmp_path: Path):
+    """The poller adds to the history before it shows what it has read: an error here would stop the pages."""
+    history = History(tmp_path / "console.sqlite")
+    history.add({"f": sample(10)}, {}, [], 10)
+    (pages,) = history._connection.execute("PRAGMA page_count").fetchone()
+    history._connection.execute(f"PRAGMA max_page_count = {pages}")
+    events = [HistoryEvent(at_s=20, flow="f", kind="k", level=4, text=f"{n:0400}") for n in range(99)]
+
+    history.add({"f": sample(20)}, {}, events, 20)
+
+    assert "full" in history.problem
+    history.events(0)
+    assert "full" in history.problem
+    assert [lag_sample.at_s for lag_sample in history.samples("f", 0)] == [10]
+    history._connection.execute("PRAGMA max_page_count = 10000")
+    history.add({"f": sample(30)}, {}, [], 30)
+    assert history.problem == ""
+    assert [lag_sample.at_s for lag_sample in history.samples("f", 0)] == [10, 30]
+
+
+def test_a_folder_that_cannot_be_written_costs_the_file_alone(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+
+    history = History(tmp_path / "file" / "console.sqlite")
+    history.add({"f": sample(10)}, {}, [], 10)
+
+    assert len(history.samples("f", 0)) == 1
+    assert "in memory" in history.problem
+
+
 def test_samples_in_a_file_survive_a_restart(tmp_path: Path):
     first = History(tmp_path / "deep" / "console.sqlite")
     first.add({"f": sample(10)}, {}, [], 10)
