@@ -31,7 +31,7 @@ class Visitor:
         readings = {
             key: reading for key, reading in snapshot.readings.items() if reading.namespace in self.namespaces
         }
-        return replace(snapshot, views=views, readings=readings)
+        return replace(snapshot, views=views, readings=readings, is_whole=False)
 
     def visible_results(self, results: Iterable[JobView]) -> Iterator[JobView]:
         """Yields those of *results* whose flows the visitor may see, without keys where they may not see these."""

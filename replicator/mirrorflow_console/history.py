@@ -6,6 +6,7 @@ minute, for at most a week. The file holds no secret and no record, and may be d
 A disk that is full, or a file that is damaged, costs history and nothing else: no method raises an error of the database.
 """
 
+import json
 import logging
 import sqlite3
 import threading
@@ -30,6 +31,8 @@ TOPICS_KEPT: Final = 20  # of a flow and moment, the worst: as many as its page 
 TOPIC_STEP_S: Final = 30
 PRUNE_EVERY_S: Final = 60.0
 EVENT_TEXT_MAX: Final = 500
+EVENTS_READ: Final = 5_000  # for one page
+EVENTS_OF_EACH: Final = 100  # flow on a page of several: a line of the week has room for 80 marks
 _INTEGER_MAX: Final = (1 << 63) - 1
 
 _LOG: Final = logging.getLogger(__name__)
@@ -46,6 +49,7 @@ CREATE TABLE IF NOT EXISTS event (
     id INTEGER PRIMARY KEY, at INTEGER, flow TEXT, kind TEXT, level INTEGER, text TEXT
 );
 CREATE INDEX IF NOT EXISTS event_at ON event (at);
+CREATE INDEX IF NOT EXISTS event_flow ON event (flow, at);
 """
 
 
@@ -140,12 +144,24 @@ class History:
             lags.setdefault(topic, []).append((at_s, lag))
         return lags
 
-    def events(self, since_s: float, *, flow: str | None = None, limit: int = 500) -> list[HistoryEvent]:
-        """Returns the newest events since a moment, newest first."""
-        of_flow = "" if flow is None else " AND flow = ?"
+    def events(
+        self,
+        since_s: float,
+        *,
+        flows: Iterable[str] | None = None,
+        limit: int = EVENTS_READ,
+        of_each: int = EVENTS_OF_EACH,
+    ) -> list[HistoryEvent]:
+        """Returns the newest events since a moment, newest first: of *flows*, None: of all, and *of_each* flow only so many.
+
+        Without that limit, a flow whose state changes all the time would hide all others.
+        """
         rows = self._rows(
-            f"SELECT at, flow, kind, level, text FROM event WHERE at >= ?{of_flow} ORDER BY at DESC, id DESC LIMIT ?",  # noqa: S608  no input
-            (int(since_s), *(() if flow is None else (flow,)), limit),
+            "SELECT at, flow, kind, level, text FROM ("
+            "SELECT *, row_number() OVER (PARTITION BY flow ORDER BY at DESC, id DESC) AS number FROM event"
+            " WHERE at >= ?1 AND (?2 IS NULL OR flow IN (SELECT value FROM json_each(?2)))"
+            ") WHERE number <= ?3 ORDER BY at DESC, id DESC LIMIT ?4",
+            (int(since_s), None if flows is None else json.dumps([*flows]), of_each, limit),
         )
         return [
             HistoryEvent(at_s=at_s, flow=name, kind=kind, level=level, text=text)

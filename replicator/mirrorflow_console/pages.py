@@ -156,7 +156,7 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
         "span": span,
         "spans": [*ChartSpan],
         "chart_source": _chart_source(snapshot, chart),
-        "events": history.events(snapshot.at_s - KEPT_S, flow=view.key, limit=8),
+        "events": history.events(snapshot.at_s - KEPT_S, flows=[view.key], limit=8),
         "is_complete": reading.document is None
         or len(reading.document.progress.partitions) >= reading.document.partitions_total,
     }
@@ -262,9 +262,13 @@ def _history(snapshot: Snapshot, query: Mapping[str, str], history: History) -> 
     view = None if key is None else snapshot.view(key)
     if key is not None and view is None:
         raise PageError("There is no such flow, or you may not see it.")
-    events = history.events(snapshot.at_s - KEPT_S, flow=key, limit=EVENTS_SHOWN * 5)
-    seen = {view.key for view in snapshot.views}
-    visible = [event for event in events if event.flow in seen]
+    since_s = snapshot.at_s - KEPT_S
+    if key is not None:
+        visible = history.events(since_s, flows=[key], of_each=EVENTS_SHOWN * 5)
+    else:
+        # Flows that have ended are among all, but not among those that a visitor may see now.
+        flows = None if snapshot.is_whole else [view.key for view in snapshot.views]
+        visible = history.events(since_s, flows=flows)
     return {
         "view": view,
         "lines": time_line(visible, snapshot.at_s),

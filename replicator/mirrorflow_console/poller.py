@@ -62,6 +62,7 @@ class Snapshot:
     # From Prometheus, where one is configured.
     charts: Mapping[tuple[str, ChartSpan], Chart] = field(default_factory=dict)
     chart_problem: str = ""
+    is_whole: bool = True  # False: flows that a visitor may not see have been left out
 
     def view(self, key: str) -> FlowView | None:
         """Returns the view of the flow *key* with its figures; None if there is none."""

@@ -1,5 +1,6 @@
 """The history of flows has bounded samples, and an event for each change."""
 
+import asyncio
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,10 +11,13 @@ from mirrorflow_console import history as module
 from mirrorflow_console.documents import FlowReading
 from mirrorflow_console.flow_changes import changes
 from mirrorflow_console.flow_views import flow_view
+from mirrorflow_console.gate import Visitor
 from mirrorflow_console.history import FINE_S, KEPT_S, History, HistoryEvent
 from mirrorflow_console.lag_forecast import LagSample
+from mirrorflow_console.pages import PAGES
+from mirrorflow_console.poller import SharedPoller
 from mirrorflow_console.time_line import MARK_PIXELS, WIDTH, time_line
-from tests.unit.console.flow_readings import STOPPED, conditions, healthy, reading
+from tests.unit.console.flow_readings import STOPPED, FixedFlows, conditions, healthy, reading
 from tests.unit.http.reports import NOW_S, partition
 
 
@@ -196,3 +200,41 @@ def test_no_two_marks_of_a_line_overlap():
 
     assert min(after.x - before.x for before, after in pairwise(line.marks)) >= MARK_PIXELS
     assert sum(mark.events for mark in line.marks) == len(events)
+
+
+def poll(poller: SharedPoller) -> None:
+    asyncio.run(poller._poll())
+
+
+def test_the_events_of_one_flow_do_not_hide_those_of_others():
+    """A flow whose state changes all the time fills thousands of rows; a visitor may not even see that flow."""
+    history = History(None)
+    poller = SharedPoller(
+        FixedFlows([reading(healthy(partition(0)), name=name) for name in ("quiet", "noisy")]), history
+    )
+    poll(poller)
+    at_s = poller.snapshot.at_s
+    noise = [
+        HistoryEvent(at_s=at_s - n, flow="noisy", kind="k", level=4, text=f"Noise {n}.") for n in range(3_000)
+    ]
+    quiet = HistoryEvent(at_s=at_s - 9_000, flow="quiet", kind="k", level=4, text="Quiet.")
+    history.add({}, {}, [*noise, quiet], at_s)
+
+    shown = PAGES["/history"].values(poller.snapshot, {}, history)
+
+    assert {line.flow for line in shown["lines"].lines} == {"quiet", "noisy"}
+
+
+def test_an_ended_flow_stays_in_the_history_for_those_who_see_all_flows():
+    history = History(None)
+    flows = FixedFlows([reading(healthy(partition(0)), name=name) for name in ("a", "b")])
+    poller = SharedPoller(flows, history)
+    poll(poller)
+    flows.readings.pop()
+    poll(poller)
+
+    shown = PAGES["/history"].values(poller.snapshot, {}, history)
+    restricted = Visitor(namespaces=frozenset({""})).visible(poller.snapshot)
+
+    assert [row.text for row in shown["events"]] == ["It no longer runs here."]
+    assert PAGES["/history"].values(restricted, {}, history)["events"] == []
