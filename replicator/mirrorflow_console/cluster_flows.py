@@ -29,6 +29,7 @@ SCHEME_ANNOTATION: Final = "mirrorflow.io/http-scheme"
 HTTP_PORT: Final = 8080
 PAGE_SIZE: Final = 500  # objects in one response of the API server
 REQUEST_MAX_S: Final = 10.0
+REFUSED: Final = frozenset({403, 404})  # one namespace may not be read, or no longer exists
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -43,17 +44,16 @@ class ConnectorPod:
 
 
 def listed_resources(
-    objects: client.CustomObjectsApi, plural: str, namespaces: Sequence[str]
+    objects: client.CustomObjectsApi, plural: str, namespace: str | None
 ) -> Iterator[Mapping[str, Any]]:
-    """Yields our resources of one kind in *namespaces*, in all where there is none. Raises REQUEST_ERRORS."""
-    for namespace in namespaces or (None,):
-        token = ""
-        while True:
-            page = _page(objects, plural, namespace, token)
-            yield from page["items"]
-            token = page.get("metadata", {}).get("continue") or ""
-            if not token:
-                break
+    """Yields our resources of one kind in *namespace*; None: in all. Raises REQUEST_ERRORS."""
+    token = ""
+    while True:
+        page = _page(objects, plural, namespace, token)
+        yield from page["items"]
+        token = page.get("metadata", {}).get("continue") or ""
+        if not token:
+            break
 
 
 def _page(
@@ -92,7 +92,7 @@ class ClusterFlows:
         self._ca_file = ca_file
         self._port = port
         self._forward = forward
-        self._known: list[Mapping[str, Any]] = []
+        self._known: dict[str | None, list[Mapping[str, Any]]] = {}  # by namespace
         self._reader = FlowReader(None if forward is None else self._dial)
 
     @property
@@ -108,43 +108,52 @@ class ClusterFlows:
     def read(
         self, detailed: AbstractSet[str], groups: AbstractSet[str], *, is_watched: bool
     ) -> list[FlowReading]:
-        """Returns all MirrorFlows. While the API server does not answer, those of the last poll, with the problem."""
-        try:
-            self._known = list(listed_resources(self._objects, PLURAL, self._namespaces))
-            is_asking = is_watched and (self._forward is None or bool(detailed or groups))
-            pods = list(self._pods()) if is_asking else []
-            self.problem = ""
-        except REQUEST_ERRORS as error:
-            self.problem = f"The API server cannot be asked: {_cause(error)}. What follows may be old."
-            pods = []
-            _LOG.warning("%s", self.problem)
+        """Returns all MirrorFlows; with the problem and those of the last poll where the API server does not return them."""
+        is_asking = is_watched and (self._forward is None or bool(detailed or groups))
+        pods: list[ConnectorPod] = []
+        problems: list[str] = []
+        for namespace in self._namespaces or (None,):
+            try:
+                self._known[namespace] = list(listed_resources(self._objects, PLURAL, namespace))
+                pods += self._pods(namespace) if is_asking else ()
+            except REQUEST_ERRORS as error:
+                _LOG.warning("Namespace %s cannot be read: %s", namespace or "of all flows", _cause(error))
+                is_refused = isinstance(error, client.ApiException) and error.status in REFUSED
+                if not is_refused or namespace is None:
+                    problems = [f"The API server cannot be asked: {_cause(error)}. What follows may be old."]
+                    pods = []
+                    break  # each namespace could take the whole time of a request
+                # Without its name, because each visitor reads it.
+                text = f"One namespace or more cannot be read: {_cause(error)}. What follows of them is old or missing"
+                problems = [f"{text}; the console's log has their names."]
+        context = self._context(problems)
+        self.problem = " ".join(problems)
         by_flow: dict[tuple[str, str], list[ConnectorPod]] = {}
         for pod in pods:
             if self._forward is None or "~".join(pod.flow) in detailed | groups:
                 by_flow.setdefault(pod.flow, []).append(pod)
-        readings = [_reading(resource) for resource in self._known]
+        readings = [_reading(resource) for known in self._known.values() for resource in known]
         flows = [
             _connected(reading, by_flow.get((reading.namespace, reading.name), [])) for reading in readings
         ]
-        return self._reader.read(flows, detailed, groups, is_watched=is_watched, context=self._context())
+        return self._reader.read(flows, detailed, groups, is_watched=is_watched, context=context)
 
-    def _pods(self) -> Iterator[ConnectorPod]:
+    def _pods(self, namespace: str | None) -> Iterator[ConnectorPod]:
         """Yields the running pods of source, checkpoint and schema connectors."""
         given: dict[str, Any] = {
             "label_selector": f"{FLOW_LABEL},{CONNECTOR_LABEL} in (source,checkpoint,schemas)",
             "_request_timeout": REQUEST_MAX_S,
         }
-        for namespace in self._namespaces or (None,):
-            if namespace is None:
-                listed = self._core.list_pod_for_all_namespaces(**given)
-            else:
-                listed = self._core.list_namespaced_pod(namespace, **given)
-            for pod in listed.items:
-                meta: Any = pod.metadata
-                status: Any = pod.status
-                if status.pod_ip and status.phase == "Running" and meta.deletion_timestamp is None:
-                    host = status.pod_ip if self._forward is None else f"{meta.namespace}/{meta.name}"
-                    yield self._pod(meta, host)
+        if namespace is None:
+            listed = self._core.list_pod_for_all_namespaces(**given)
+        else:
+            listed = self._core.list_namespaced_pod(namespace, **given)
+        for pod in listed.items:
+            meta: Any = pod.metadata
+            status: Any = pod.status
+            if status.pod_ip and status.phase == "Running" and meta.deletion_timestamp is None:
+                host = status.pod_ip if self._forward is None else f"{meta.namespace}/{meta.name}"
+                yield self._pod(meta, host)
 
     def _pod(self, meta: Any, host: str) -> ConnectorPod:
         flow, connector = meta.labels[FLOW_LABEL], meta.labels[CONNECTOR_LABEL]
@@ -165,11 +174,16 @@ class ClusterFlows:
         except REQUEST_ERRORS as error:
             raise OSError(errno.EHOSTUNREACH, f"port-forward: {_cause(error)}") from None
 
-    def _context(self) -> ssl.SSLContext:
-        """Returns the trust in pods' certificates: read at each poll, because CAs are renewed."""
+    def _context(self, problems: list[str]) -> ssl.SSLContext:
+        """Returns the trust in pods' certificates: read at each poll, because CAs are renewed. Adds why there is none to *problems*."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if self._ca_file is not None:
-            context.load_verify_locations(cafile=str(self._ca_file))
+            try:
+                context.load_verify_locations(cafile=str(self._ca_file))
+            except OSError as error:  # ssl.SSLError is one
+                reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
+                problems.append(f"The CA file of the connectors' certificates cannot be read: {reason}.")
+                _LOG.warning("%s: %s", self._ca_file, error)
         return context
 
 

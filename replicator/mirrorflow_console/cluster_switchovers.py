@@ -31,7 +31,8 @@ REFUSED_MAX_MS: Final = 1e12  # three decades; a pod may report anything
 ENDED: Final = frozenset({"Done", "Lifted", "Rehearsed", "Refused", "Degraded", "Overtaken"})
 # A switchover is rolled back if the comparison has found a difference, so these states mean that it has not.
 _COMPARED: Final = frozenset({"GroupsFinal", "ForwardEnded", "Promoting", "Reversing", "Done", "Rehearsed"})
-_ABSENT: Final = frozenset({403, 404})  # the CRDs are not installed, or the role is older than they are
+_FORBIDDEN: Final = 403  # the role is older than the CRDs, or the namespace of the role is gone
+_ABSENT: Final = frozenset({_FORBIDDEN, 404})  # or the CRDs are not installed
 _LOG: Final = logging.getLogger(__name__)
 Resource = Mapping[str, Any]
 
@@ -59,6 +60,7 @@ class ClusterSwitchovers:
         self._clock = clock
         self._client = ConnectorClient(response_max_s=POD_MAX_S)
         self._readings: tuple[SwitchoverReading, ...] = ()
+        self._known: dict[tuple[str, str | None], Sequence[Resource]] = {}  # by kind and namespace
         self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -101,13 +103,21 @@ class ClusterSwitchovers:
             time.sleep(EVERY_S)
 
     def _listed(self, plural: str) -> Sequence[Resource]:
-        """Returns our resources of one kind; none where it is not installed, or the console's role is older."""
-        try:
-            return list(listed_resources(self._objects, plural, self._namespaces))
-        except client.ApiException as error:
-            if error.status in _ABSENT:
-                return ()
-            raise
+        """Returns our resources of one kind; none where it is not installed, and those known where they may not be listed.
+
+        An API server that has just been started refuses what its rules allow until it has read them.
+        """
+        listed: list[Resource] = []
+        for namespace in self._namespaces or (None,):
+            try:
+                self._known[plural, namespace] = list(listed_resources(self._objects, plural, namespace))
+            except client.ApiException as error:
+                if error.status not in _ABSENT:
+                    raise
+                if error.status != _FORBIDDEN:
+                    self._known.pop((plural, namespace), None)
+            listed += self._known.get((plural, namespace), ())
+        return listed
 
     def _pods(self) -> dict[tuple[str, str], Any]:
         """Returns the newest running pod of each Job, by the namespace and the name of its Switchover; none if pods may not be listed."""

@@ -40,6 +40,10 @@ PARTIAL_WAIT_S: Final = 0.3
 RECENT_STEP_S: Final = SPAN_MIN_S
 RECENT_MAX: Final = int(WINDOWS_S[-1] / RECENT_STEP_S) + 1
 
+FAILED: Final = (
+    "Reading the flows has failed; the console's log has the reason. What follows is as of its last success."
+)
+
 HEAPS: Final = 2  # of all threads: few work at the same time, each for milliseconds
 
 _LOG: Final = logging.getLogger(__name__)
@@ -119,6 +123,8 @@ class SharedPoller:
                 await self._poll()
             except Exception:  # noqa: BLE001  one failed poll must not end the console
                 _LOG.exception("Reading the flows failed.")
+                self.snapshot = replace(self.snapshot, version=self.snapshot.version + 1, problem=FAILED)
+                self._wake()
             interval_s = OPEN_INTERVAL_S if self._interests else IDLE_INTERVAL_S
             try:
                 async with asyncio.timeout(interval_s):
@@ -176,7 +182,7 @@ class SharedPoller:
         groups = frozenset(
             interest.flow for interest in interests if interest.flow is not None and interest.groups
         )
-        before, polled = self.snapshot, self._polled
+        before = self.snapshot
         # Documents have no cycles; the collector would visit those of all flows again and again, half of the CPU of a poll.
         with without_collector():
             snapshot = await asyncio.to_thread(
@@ -190,7 +196,11 @@ class SharedPoller:
         self.snapshot = snapshot
         del before  # before memory is returned
         await asyncio.to_thread(return_free_memory)
-        self._polled = asyncio.Event()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Wakes the pages that wait for a new snapshot."""
+        polled, self._polled = self._polled, asyncio.Event()
         polled.set()
 
     def _read(

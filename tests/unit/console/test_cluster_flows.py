@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,6 +17,7 @@ from tests.unit.console.flow_readings import healthy, table
 from tests.unit.http.reports import NOW_S, connector, partition, task
 
 KEY = "team~east-to-west"
+FORBIDDEN = "gone"  # a namespace that was deleted has no Role for the console
 # Pods of the flow: an address of loopback for each, and what it reports.
 REPORTS = {
     "source": ("127.0.0.2", healthy(partition(0))),
@@ -48,6 +50,9 @@ class ClusterHandler(BaseHTTPRequestHandler):
         path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query)
         address = self.connection.getsockname()[0]
         body: dict[str, Any]
+        if path.startswith(f"/apis/mirrorflow.io/v1alpha1/namespaces/{FORBIDDEN}/"):
+            self.send_error(403)
+            return
         if path.endswith("/mirrorflows"):
             meta = {"name": "east-to-west", "namespace": "team"}
             body = {"items": [{"metadata": meta, "spec": {}, "status": {}}]}
@@ -79,10 +84,36 @@ def cluster() -> Iterator[ThreadingHTTPServer]:
     server.server_close()
 
 
+def api_of(cluster: ThreadingHTTPServer) -> client.ApiClient:
+    return client.ApiClient(client.Configuration(host=f"http://127.0.0.1:{cluster.server_port}"))
+
+
+def test_a_namespace_that_may_not_be_read_does_not_hide_the_others(cluster: ThreadingHTTPServer):
+    flows = ClusterFlows(api_of(cluster), namespaces=(FORBIDDEN, "team"), port=cluster.server_port)
+
+    (flow,) = flows.read(frozenset(), frozenset(), is_watched=True)
+
+    assert flow.document is not None
+    assert "HTTP status 403" in flows.problem
+    assert FORBIDDEN not in flows.problem  # each visitor reads it, also those who may not see that namespace
+
+
+def test_a_ca_file_that_cannot_be_read_hides_no_flow(cluster: ThreadingHTTPServer, tmp_path: Path):
+    file = tmp_path / "ca.crt"
+    file.write_text("no certificate")
+    flows = ClusterFlows(api_of(cluster), namespaces=("team",), ca_file=file, port=cluster.server_port)
+
+    (flow,) = flows.read(frozenset(), frozenset(), is_watched=True)
+
+    assert flow.document is not None  # a pod without TLS
+    assert "CA" in flows.problem
+    file.unlink()
+    assert flows.read(frozenset(), frozenset(), is_watched=True) != []
+
+
 def test_the_pod_of_a_schema_connector_is_polled_for_an_open_page(cluster: ThreadingHTTPServer):
     port = cluster.server_port
-    api = client.ApiClient(client.Configuration(host=f"http://127.0.0.1:{port}"))
-    flows = ClusterFlows(api, namespaces=("team",), port=port)
+    flows = ClusterFlows(api_of(cluster), namespaces=("team",), port=port)
 
     (closed,) = flows.read(frozenset(), frozenset(), is_watched=True)
     assert closed.schemas is None

@@ -333,3 +333,22 @@ def test_switchovers_are_read_from_their_status_where_pods_may_not_be_listed(
 
     (reading,) = source._readings
     assert "Draining" == reading.state
+
+
+def test_a_namespace_that_may_not_be_read_hides_no_switchover(monkeypatch: pytest.MonkeyPatch):
+    """The role of a deleted namespace is gone; and an API server that was just started refuses everything for a moment."""
+    refused = {"gone"}
+
+    def listed(_group: str, _version: str, namespace: str, plural: str, **_: Any) -> dict[str, Any]:
+        if namespace in refused:
+            raise client.ApiException(status=403, reason="Forbidden")
+        return {"items": [resource(state="Draining")] if plural == cluster_switchovers.SWITCHOVERS else []}
+
+    source = ClusterSwitchovers(client.ApiClient(), namespaces=("gone", "kafka"))
+    monkeypatch.setattr(source._objects, "list_namespaced_custom_object", listed)
+    monkeypatch.setattr(source, "_pods", dict)
+
+    for _ in range(2):
+        source.refresh()
+        assert ["Draining"] == [reading.state for reading in source._readings]
+        refused.add("kafka")

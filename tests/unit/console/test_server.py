@@ -468,8 +468,10 @@ def test_an_error_of_the_source_does_not_end_the_console(monkeypatch: pytest.Mon
     monkeypatch.setattr(source, "read", fail)
     with served(source) as console:
         assert get(console, "/")[0] == 200
+        wait_until("the page says so", lambda: "Reading the flows has failed" in get(console, "/")[2])
         monkeypatch.undo()
         wait_until("the source is read again", lambda: "east-to-west" in get(console, "/")[2])
+        assert "Reading the flows has failed" not in get(console, "/")[2]
 
 
 def test_long_names_in_a_sentence_can_break_and_its_markup_is_text():
