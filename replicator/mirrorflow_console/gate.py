@@ -45,11 +45,18 @@ class Visitor:
         return self.switchover_namespaces is None or switchover.namespace in self.switchover_namespaces
 
 
+class GateUnavailableError(Exception):
+    """It cannot be decided now who a visitor is, or what they may see: nothing is shown, and nothing is called absent."""
+
+
 class Gate(Protocol):
     """Recognises visitors."""
 
     async def visitor(self, request: Request, snapshot: Snapshot) -> Visitor | None:
-        """Returns who sends *request*, with the namespaces of *snapshot* that they may see; None: they must sign in."""
+        """Returns who sends *request*, with the namespaces of *snapshot* that they may see; None: they must sign in.
+
+        Raises GateUnavailableError.
+        """
 
 
 class OpenGate:

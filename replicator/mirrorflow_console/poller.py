@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from mirrorflow_replicator.process import (
 )
 
 OPEN_INTERVAL_S: Final = 5.0
+PAUSE_MIN_S: Final = 1.0  # after a poll, however many pages ask for another one
 IDLE_INTERVAL_S: Final = 30.0  # as the operator polls
 FRESH_S: Final = 5.0
 FRESH_WAIT_S: Final = 4.0  # a page is shown after this time, with what is known then
@@ -126,11 +127,11 @@ class SharedPoller:
                 self.snapshot = replace(self.snapshot, version=self.snapshot.version + 1, problem=FAILED)
                 self._wake()
             interval_s = OPEN_INTERVAL_S if self._interests else IDLE_INTERVAL_S
-            try:
-                async with asyncio.timeout(interval_s):
+            pause_s = min(PAUSE_MIN_S, interval_s)
+            await asyncio.sleep(pause_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval_s - pause_s):
                     await self._wanted.wait()
-            except TimeoutError:
-                continue
 
     async def next_version(self, version: int) -> Snapshot:
         """Waits for a snapshot that is newer than *version*."""

@@ -24,14 +24,14 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mirrorflow_console.gate import Gate, OpenGate, Visitor
+from mirrorflow_console.gate import Gate, GateUnavailableError, OpenGate, Visitor
 from mirrorflow_console.history import History
 from mirrorflow_console.internal_topics import InternalTopics, records_page
 from mirrorflow_console.job_views import with_results
 from mirrorflow_console.local_jobs import LocalJobs
 from mirrorflow_console.namespace_results import NamespaceResults
 from mirrorflow_console.pages import PAGES, SWITCHOVERS_PATH, Page, PageError, switchover_values
-from mirrorflow_console.poller import SharedPoller, Snapshot
+from mirrorflow_console.poller import Interest, SharedPoller, Snapshot
 from mirrorflow_console.rendering import environment
 from mirrorflow_console.result_files import ResultFiles
 from mirrorflow_console.switchover_views import switchover_views
@@ -101,7 +101,7 @@ class Console:
                 Middleware(SecureHeaders),
                 Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
             ],
-            exception_handlers={404: self._not_found, 500: _failed},
+            exception_handlers={404: self._not_found, 500: _failed, GateUnavailableError: self._unavailable},
             lifespan=self._lifespan,
         )
 
@@ -122,7 +122,11 @@ class Console:
         if len(request.url.query) > QUERY_MAX:
             return await self._error(request, 414, "The address is too long.")
         page = PAGES[path]
-        snapshot = await self._poller.fresh(page.interest(query))
+        # Strangers cause no poll, and visitors none of flows that they may not see.
+        interest = await self._interest(request, page, query)
+        if interest is None:
+            return RedirectResponse("/sign-in", status_code=303)
+        snapshot = await self._poller.fresh(interest)
         visitor = await self._gate.visitor(request, snapshot)
         if visitor is None:
             return RedirectResponse("/sign-in", status_code=303)
@@ -131,6 +135,19 @@ class Console:
         except PageError as error:
             return await self._error(request, 404, str(error))
         return HTMLResponse(body, headers={"Cache-Control": "no-store"})
+
+    async def _interest(self, request: Request, page: Page, query: Mapping[str, str]) -> Interest | None:
+        """Returns what a page needs for its visitor; None: they must sign in. Raises GateUnavailableError."""
+        snapshot = self._poller.snapshot
+        visitor = await self._gate.visitor(request, snapshot)
+        if visitor is not None and not snapshot.version:
+            snapshot = await self._poller.fresh(Interest())
+            visitor = await self._gate.visitor(request, snapshot)
+        if visitor is None:
+            return None
+        interest = page.interest(query)
+        views = visitor.visible(snapshot).views
+        return interest if any(view.key == interest.flow for view in views) else Interest()
 
     async def _topics(self, request: Request) -> Response:
         """The records of an internal topic: read at each request, because Kafka is asked for them."""
@@ -234,6 +251,10 @@ class Console:
             headers={"Cache-Control": "no-store"},
         )
 
+    async def _unavailable(self, request: Request, _: Exception) -> Response:
+        sentence = "Your rights cannot be checked now: the API server does not answer. Load the page again."
+        return await self._error(request, 503, sentence)
+
     async def _not_found(self, request: Request, _: Exception) -> Response:
         return await self._error(request, 404, "There is no such page.")
 
@@ -244,24 +265,31 @@ class Console:
         page = PAGES.get(path)
         if page is None or len(request.url.query) > QUERY_MAX:
             return PlainTextResponse("There is no such page.\n", status_code=404)
-        if await self._gate.visitor(request, self._poller.snapshot) is None:
+        query = dict(parse_qsl(request.query_params.get("query", ""), keep_blank_values=True))
+        interest = await self._interest(request, page, query)
+        if interest is None:
             return PlainTextResponse("Sign in first.\n", status_code=401)
         if self._streams >= STREAMS_MAX:
             return PlainTextResponse("Too many open pages.\n", status_code=503, headers={"Retry-After": "30"})
-        return EventStream(self._updates(request, path, page))
+        return EventStream(self._updates(request, path, query, interest))
 
-    async def _updates(self, request: Request, path: str, page: Page) -> AsyncGenerator[bytes, None]:
+    async def _updates(
+        self, request: Request, path: str, query: Mapping[str, str], interest: Interest
+    ) -> AsyncGenerator[bytes, None]:
         """Yields the changing part of a page after each poll, until the visitor leaves or may see it no longer."""
-        query = dict(parse_qsl(request.query_params.get("query", ""), keep_blank_values=True))
+        page = PAGES[path]
         self._streams += 1
         try:
-            with self._poller.watching(page.interest(query)):
+            with self._poller.watching(interest):
                 snapshot = self._poller.snapshot
                 while True:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(page.update_s):
                             snapshot = await self._poller.next_version(snapshot.version)
-                    visitor = await self._gate.visitor(request, snapshot)
+                    try:
+                        visitor = await self._gate.visitor(request, snapshot)
+                    except GateUnavailableError:
+                        continue  # the page shows for how long it has had no update
                     if visitor is None:
                         yield _event("signed-out", "")
                         return

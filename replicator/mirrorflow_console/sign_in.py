@@ -2,7 +2,8 @@
 
 A visitor signs in with a token of theirs; a proxy sends one with each request. TokenReview checks it and
 SubjectAccessReview decides, once a minute and namespace, so a right that is taken away ends within a minute. The console keeps
-no token: a session is a random id for the user's name and groups, in memory only, for an hour.
+no token: a session is a random id for the user's name and groups, in memory only, for an hour. While the API server does not answer,
+nothing is shown: an unknown right is neither granted nor taken as missing.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Hashable, Mapping
 from collections.abc import Set as AbstractSet
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
@@ -23,7 +25,7 @@ from starlette.routing import Route
 
 from mirrorflow_console.cluster_flows import GROUP, PLURAL, REQUEST_MAX_S
 from mirrorflow_console.cluster_switchovers import SWITCHOVERS
-from mirrorflow_console.gate import Visitor
+from mirrorflow_console.gate import GateUnavailableError, Visitor
 from mirrorflow_console.poller import Snapshot
 from mirrorflow_console.switchovers import SwitchoverSource
 from mirrorflow_kubernetes.client import REQUEST_ERRORS
@@ -33,6 +35,11 @@ SESSION_S: Final = 3_600.0
 SESSIONS_MAX: Final = 1_000
 REVIEW_KEPT_S: Final = 60.0
 REVIEWS_MAX: Final = 10_000
+ANSWER_MAX_S: Final = 15.0  # for a page; a request to the API server has ten seconds, and may wait for others
+# Requests at the same time. Tokens have threads of their own, because strangers may send any number of them.
+TOKEN_REVIEWS: Final = 4
+ACCESS_REVIEWS: Final = 4
+TOKENS_WAITING_MAX: Final = 200
 BODY_MAX_BYTES: Final = 32 * 1024  # tokens with many groups have up to 8 kB
 COOKIE: Final = "mirrorflow-session"
 # The right to see keys of records. The API server has no such subresource: it exists for roles alone.
@@ -77,6 +84,40 @@ class _ExpiringCache:
         self.values.pop(key, None)
 
 
+class _Reviews:
+    """Answers of the API server: kept for a minute, and requested once for all who wait for the same one."""
+
+    def __init__(self, pool: Executor, clock: Callable[[], float]) -> None:
+        self._pool = pool
+        self._known = _ExpiringCache(REVIEW_KEPT_S, REVIEWS_MAX, clock)
+        self._running: dict[Hashable, asyncio.Task[Any]] = {}
+
+    async def answer(self, key: Hashable, ask: Callable[[], Any], *, waiting_max: int | None = None) -> Any:
+        """Returns what *ask* returns in a thread; None is not kept. Raises GateUnavailableError."""
+        if (known := self._known.get(key)) is not None:
+            return known
+        if (running := self._running.get(key)) is None:
+            if waiting_max is not None and len(self._running) >= waiting_max:
+                raise GateUnavailableError
+            running = self._running[key] = asyncio.create_task(self._asked(key, ask))
+            # Its error is retrieved, also if everyone who waited for it has left.
+            running.add_done_callback(lambda task: task.cancelled() or task.exception())
+        try:
+            async with asyncio.timeout(ANSWER_MAX_S):
+                return await asyncio.shield(running)
+        except (TimeoutError, *REQUEST_ERRORS) as error:
+            raise GateUnavailableError from error
+
+    async def _asked(self, key: Hashable, ask: Callable[[], Any]) -> Any:
+        try:
+            value = await asyncio.get_running_loop().run_in_executor(self._pool, ask)
+        finally:
+            del self._running[key]
+        if value is not None:
+            self._known.put(key, value)
+        return value
+
+
 class ClusterGate:
     """A `Gate` by the cluster's own reviews. *results*: the namespaces of which the console has results."""
 
@@ -95,8 +136,8 @@ class ClusterGate:
         self._switchovers = switchovers
         self._results = results
         self._sessions = _ExpiringCache(SESSION_S, SESSIONS_MAX, clock)
-        self._tokens = _ExpiringCache(REVIEW_KEPT_S, REVIEWS_MAX, clock)
-        self._permissions = _ExpiringCache(REVIEW_KEPT_S, REVIEWS_MAX, clock)
+        self._tokens = _Reviews(ThreadPoolExecutor(TOKEN_REVIEWS, "tokens"), clock)
+        self._permissions = _Reviews(ThreadPoolExecutor(ACCESS_REVIEWS, "access"), clock)
 
     @property
     def routes(self) -> tuple[Route, ...]:
@@ -108,7 +149,7 @@ class ClusterGate:
         )
 
     async def visitor(self, request: Request, snapshot: Snapshot) -> Visitor | None:
-        """Returns who sends *request*: by the token of a proxy, or by a session."""
+        """Returns who sends *request*: by the token of a proxy, or by a session. Raises GateUnavailableError."""
         user = await self._user(request)
         if user is None:
             return None
@@ -130,23 +171,20 @@ class ClusterGate:
     async def _user(self, request: Request) -> ReviewedUser | None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and token:
-            digest = hashlib.sha256(token.strip().encode()).hexdigest()
-            known = self._tokens.get(digest)
-            if known is None and (known := await self._review(token.strip())) is not None:
-                self._tokens.put(digest, known)
-            return known if isinstance(known, ReviewedUser) else None
+            return await self._user_of(token.strip())
         session = self._sessions.get(request.cookies.get(COOKIE, ""))
         return session if isinstance(session, ReviewedUser) else None
 
-    async def _review(self, token: str) -> ReviewedUser | None:
-        """Returns the user of *token*; None if the cluster does not accept it, or cannot be reached."""
+    async def _user_of(self, token: str) -> ReviewedUser | None:
+        """Returns the user of *token*; None if the cluster does not accept it. Raises GateUnavailableError."""
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        user = await self._tokens.answer(digest, lambda: self._review(token), waiting_max=TOKENS_WAITING_MAX)
+        return user if isinstance(user, ReviewedUser) else None
+
+    def _review(self, token: str) -> ReviewedUser | None:
+        """As `_user_of`, in a thread. Raises REQUEST_ERRORS."""
         body = client.V1TokenReview(spec=client.V1TokenReviewSpec(token=token))
-        try:
-            review = await asyncio.to_thread(
-                self._authentication.create_token_review, body, _request_timeout=REQUEST_MAX_S
-            )
-        except REQUEST_ERRORS:
-            return None
+        review = self._authentication.create_token_review(body, _request_timeout=REQUEST_MAX_S)
         status = review.status
         if status is None or not status.authenticated or status.user is None or not status.user.username:
             return None
@@ -175,11 +213,8 @@ class ClusterGate:
         )
 
     async def _may_get(self, user: ReviewedUser, resource: str, namespace: str) -> bool:
-        known = self._permissions.get((user, resource, namespace))
-        if known is None:
-            known = await asyncio.to_thread(self._ask, user, resource, namespace)
-            self._permissions.put((user, resource, namespace), known)
-        return known is True
+        key = (user, resource, namespace)
+        return await self._permissions.answer(key, lambda: self._ask(user, resource, namespace)) is True
 
     def _ask(self, user: ReviewedUser, resource: str, namespace: str) -> bool:
         plural, _, subresource = resource.partition("/")
@@ -198,10 +233,7 @@ class ClusterGate:
             resource_attributes=attributes,
         )
         body = client.V1SubjectAccessReview(spec=spec)
-        try:
-            review = self._authorization.create_subject_access_review(body, _request_timeout=REQUEST_MAX_S)
-        except REQUEST_ERRORS:
-            return False
+        review = self._authorization.create_subject_access_review(body, _request_timeout=REQUEST_MAX_S)
         return review.status is not None and review.status.allowed is True
 
     # -- pages
@@ -225,7 +257,12 @@ class ClusterGate:
             if len(body) > BODY_MAX_BYTES:
                 return self._shown("The token is too long.", 413)
         token = parse_qs(body.decode("ascii", "replace")).get("token", [""])[0].strip()
-        user = await self._review(token) if token else None
+        try:
+            user = await self._user_of(token) if token else None
+        except GateUnavailableError:
+            return self._shown(
+                "The token cannot be checked now: the API server does not answer. Try again.", 503
+            )
         if user is None:
             return self._shown("The cluster does not accept this token.", 403)
         session = secrets.token_urlsafe(32)

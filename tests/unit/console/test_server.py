@@ -374,11 +374,15 @@ def test_a_page_redirects_to_the_sign_in_without_a_visitor():
         async def visitor(self, *_: Any) -> None:
             return None
 
-    with served(flows(), gate=GateWithoutVisitors()) as console:
+    source = flows()
+    with served(source, gate=GateWithoutVisitors()) as console:
+        wait_until("the first poll has ended", lambda: console.poller.snapshot.version)
         status, headers, body = get(console, "/")
         assert (status, headers["Location"]) == (303, "/sign-in")
         assert "east-to-west" not in body
+        assert get(console, "/groups?flow=east-to-west")[0] == 303
         assert get(console, "/events")[0] == 401
+    assert source.requests == [(frozenset(), frozenset(), False)]  # strangers cause no poll
 
 
 def test_flows_of_other_namespaces_are_neither_shown_nor_counted():
@@ -398,8 +402,9 @@ def test_flows_of_other_namespaces_are_neither_shown_nor_counted():
             assert status == 200
             assert "secret" not in body.replace('value="secret"', "").replace("q=secret", "")
         assert get(console, "/flow?flow=secret")[0] == 404
-        stream = EventStream(console, "/")
+        stream = EventStream(console, "/partitions", "flow=secret")
         stream.close()
+    assert not any("secret" in detailed for detailed, _, _ in source.requests)
 
 
 class ConnectorStub(BaseHTTPRequestHandler):
