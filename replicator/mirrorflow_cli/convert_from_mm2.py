@@ -111,7 +111,8 @@ _OAUTH_EXPRESSED = {
     LOGIN_HANDLER_KEY,
     CLIENT_HANDLER_KEY,
 }
-_SECRET_OPTIONS = {"password", "clientSecret", "oauth.client.secret"} | AWS_SECRET_OPTIONS
+# Options of a login module, by their last word: password, ssl.truststore.password, clientSecret, oauth.refresh.token.
+_SECRET_OPTION = re.compile(r".*(?:password|passphrase|secret|private\.?key|assertion|token)", re.IGNORECASE)
 
 
 def java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
@@ -501,7 +502,8 @@ class ConvertedSecurity:
             return self._reference(secret, "sasl.jaas.config", f"{self._label}sasl.jaas.config")
         written = []
         for name, value in module.options.items():
-            if name in _SECRET_OPTIONS or self._referenced(value):
+            is_secret = _SECRET_OPTION.fullmatch(name) is not None or name in AWS_SECRET_OPTIONS
+            if is_secret or self._referenced(value):
                 shown = self._reference(secret, name, self._origin(value, name))
             else:
                 shown = value.replace("\\", "\\\\").replace('"', '\\"')

@@ -13,6 +13,7 @@ BASE = (
     "clusters = A, B\nA.bootstrap.servers = SSL://a:1, a2:1\nB.bootstrap.servers = b:1\nA->B.enabled = true\n"
 )
 SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="m" password="hunter2";'
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 IAM = "software.amazon.msk.auth.iam.IAM"
 IAM_MODULE = f"{IAM}LoginModule"
@@ -185,6 +186,33 @@ def test_an_unsupported_security_setting_is_refused(lines: dict[str, str], expec
     """The converted flow could not connect."""
     with pytest.raises(UsageError, match=expected):
         source(lines)
+
+
+def test_every_secret_option_of_a_login_module_becomes_a_reference() -> None:
+    """Strimzi's client has a password of its truststore, and Java's own modules take options that they do not know."""
+    options = (
+        'oauth.client.id="mirror" oauth.client.secret="hunter2" oauth.token.endpoint.uri="https://login.example.com/token"'
+        ' oauth.ssl.truststore.location="/certs/ca.p12" oauth.ssl.truststore.password="hunter2"'
+    )
+    own = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.login.callback.handler.class": "io.strimzi.kafka.oauth.client.JaasClientOauthLoginCallbackHandler",
+        "sasl.jaas.config": f"{OAUTH} {options};",
+    }
+    jaas = source(own)["authentication"]["config"]["sasl.jaas.config"]
+    assert 'ssl.truststore.password="${dir:/mnt/mirrorflow/secrets/a-mirror:ssl.truststore.password}"' in jaas
+    assert 'ssl.truststore.location="/certs/ca.p12"' in jaas
+
+    names = ("api.token", "refreshToken", "privateKey", "key.passphrase", "client.assertion", "myPassword")
+    plain = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": " ".join([PLAIN, *(f'{name}="hunter2"' for name in names)])
+        + ' token.endpoint="https://login.example.com";',
+    }
+    jaas = source(plain)["authentication"]["config"]["sasl.jaas.config"]
+    assert 'token.endpoint="https://login.example.com"' in jaas
 
 
 @pytest.mark.parametrize("login", [IAM_LOGIN, IAM_MECHANISM], ids=["OAUTHBEARER", "AWS_MSK_IAM"])
