@@ -386,7 +386,7 @@ KEYS: tuple[Key, ...] = (
         listeners [http://:8083]: the address at which other nodes call; in an mm2.properties only for that
         listeners.https.*: TLS of the listeners; if one is set, plain `ssl.*` settings do not apply to them
         ssl.client.auth: none, requested or required
-        mirrorflow.http.client.auth: the same for listeners that other nodes do not call: `mirrorflow.http.listeners` beside `listeners`, else all but the first; default `ssl.client.auth`
+        mirrorflow.http.client.auth: the same for listeners that other nodes do not call: `mirrorflow.http.listeners` beside `listeners` and in an mm2.properties, else all but the first; default `ssl.client.auth`
         {INTERNAL_REST_KEY} [false]: false: a `distributed` worker is the only node; true: processes with the same `group.id` share the work; processes with an mm2.properties always share it, and true lets them call each other, which Java nodes need
         rest.advertised.host.name: the host at which other nodes call this one, also its name in statuses; default: that of the listener
         rest.advertised.port: the port at which other nodes call this one, also in its name in statuses; default: that of the listener

@@ -40,6 +40,7 @@ from mirrorflow_replicator.config.connector_properties import (
 from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver, shown_value
 from mirrorflow_replicator.config.worker_properties import (
+    HTTP_CLIENT_AUTH_KEY,
     METRIC_NAMES_KEY,
     checked_listeners,
     distributed_settings,
@@ -68,6 +69,7 @@ _PROCESS_KEYS = (
     "rest.advertised.host.name",
     "rest.advertised.port",
     "mirrorflow.http.listeners",
+    HTTP_CLIENT_AUTH_KEY,
     "metrics.level",
     METRIC_NAMES_KEY,
     "rest.modify.enable",
@@ -347,7 +349,11 @@ def _herder(
     tls = clients.with_prefix(raw, "listeners.https.") or {
         key: value for key, value in raw.items() if key.startswith("ssl.")
     }
-    return replace(herder, distributed=distributed, http=replace(herder.http, tls=tls, internal=internal))
+    auth = herder.http.others_client_auth
+    if auth is not None and not internal:
+        tls, auth = {**tls, "ssl.client.auth": auth}, None  # other nodes call none of the listeners
+    http = replace(herder.http, tls=tls, internal=internal, others_client_auth=auth)
+    return replace(herder, distributed=distributed, http=http)
 
 
 def _connectors(raw: Mapping[str, str], source: str, target: str) -> tuple[str, ...]:

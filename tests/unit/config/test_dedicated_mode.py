@@ -309,6 +309,16 @@ def test_secret_in_plain_text_has_a_warning_with_its_key():
     assert "hunter2" not in warning
 
 
+def test_client_certificates_are_required_of_the_clients_of_every_listener_for_users():
+    """With the internal REST API, `ssl.client.auth` stays that of its listeners, which only other nodes call."""
+    own = ONE_WAY + "mirrorflow.http.listeners = https://:8443\nmirrorflow.http.client.auth = required\n"
+    alone = load_mm2(own)[0].http
+    shared = load_mm2(own + "dedicated.mode.enable.internal.rest = true\n")[0].http
+
+    assert ("required", None) == (alone.tls["ssl.client.auth"], alone.others_client_auth)
+    assert (None, "required") == (shared.tls.get("ssl.client.auth"), shared.others_client_auth)
+
+
 def test_process_joins_the_group_of_its_flow_without_the_internal_rest_api():
     """MM2 also uses a group and topics for a single process. The process then has no listener."""
     worker = herder(ONE_WAY + "listeners = http://localhost:8080\n")
