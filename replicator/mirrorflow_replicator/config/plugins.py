@@ -92,11 +92,14 @@ def filter_class(read: PropertyReader, key: str) -> str | None:
 def make_replication_policy(
     settings: SourceSettings | CheckpointSettings | HeartbeatSettings,
 ) -> ReplicationPolicy:
-    """Returns the policy of a connector; a user's own class is imported and called with *settings*."""
+    """Returns the policy of a connector; a user's own class is imported and called with *settings*.
+
+    Raises InvalidSettingError if that fails.
+    """
     if settings.policy.custom is None:
         return make_policy(settings.policy)
     key = "replication.policy.class"
-    policy = load_python_class(key, settings.policy.custom)(settings)
+    policy = _created(key, settings.policy.custom, settings)
     if not isinstance(policy, ReplicationPolicy):
         raise InvalidSettingError(
             key=key,
@@ -169,10 +172,35 @@ def make_config_filter(settings: SourceSettings) -> Callable[[str], bool]:
 def _method(
     key: str, written: str, settings: SourceSettings | CheckpointSettings, name: str
 ) -> Callable[[str], bool]:
-    method = getattr(load_python_class(key, written)(settings), name, None)
+    method = getattr(_created(key, written, settings), name, None)
     if not callable(method):
         raise InvalidSettingError(key=key, problem=f"{written} has no method {name}", action="add it")
-    return lambda text: bool(method(text))
+
+    def result(text: str) -> bool:
+        try:
+            return bool(method(text))
+        except Exception as error:
+            raise _failed(key, f"{name} of {written} fails for {text!r}", error) from error
+
+    return result
+
+
+def _created(
+    key: str, written: str, settings: SourceSettings | CheckpointSettings | HeartbeatSettings
+) -> object:
+    """Returns an object of the user's own class *written*. Raises InvalidSettingError."""
+    own = load_python_class(key, written)
+    try:
+        return own(settings)
+    except Exception as error:
+        raise _failed(key, f"{written} cannot be created", error) from error
+
+
+def _failed(key: str, problem: str, error: Exception) -> InvalidSettingError:
+    """Returns the error for the user's own code, which may raise any *error*: that must not end the other connectors."""
+    return InvalidSettingError(
+        key=key, problem=f"{problem}: {type(error).__name__}: {error}", action="correct the class"
+    )
 
 
 def python_class(key: str, written: str, *, built_in: str) -> str:
@@ -205,6 +233,8 @@ def load_python_class(key: str, written: str) -> type:
             problem=f"{written} cannot be imported: {error}",
             action="install it where the connector runs",
         ) from error
+    except Exception as error:
+        raise _failed(key, f"{written} cannot be imported", error) from error
     if not isinstance(loaded, type):
         raise InvalidSettingError(key=key, problem=f"{written} is not a class", action="name a class")
     return loaded

@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,17 @@ class Filters:
 
     def should_replicate_config_property(self, name: str) -> bool:
         return name == "retention.ms"
+
+
+class Failing:
+    """A class of the user that fails: when it is created, or in its method."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        if settings.policy.kind is PolicyKind.CUSTOM:
+            raise KeyError("REGION")
+
+    def should_replicate_topic(self, topic: str) -> bool:
+        raise ZeroDivisionError
 
 
 def settings(**extra: str) -> SourceSettings:
@@ -102,3 +114,22 @@ def test_class_without_the_methods_of_a_policy_is_refused():
 
     with pytest.raises(InvalidSettingError, match="lacks methods"):
         make_replication_policy(custom)
+
+
+def test_any_error_of_a_python_class_is_an_error_of_its_setting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Any other exception would end the process, with all other connectors of the worker."""
+    module = types.ModuleType("acme_plugins")
+    vars(module).update(Failing=Failing)
+    monkeypatch.setitem(sys.modules, "acme_plugins", module)
+    (tmp_path / "acme_broken.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    policy = settings(replication_policy_class="python:acme_plugins:Failing")
+    with pytest.raises(InvalidSettingError, match=r"^replication\.policy\.class: .*KeyError: 'REGION'"):
+        make_replication_policy(policy)
+    with pytest.raises(InvalidSettingError, match=r"^topic\.filter\.class: .* 'orders': ZeroDivisionError"):
+        make_selection(settings(topic_filter_class="python:acme_plugins:Failing")).selects("orders")
+    with pytest.raises(InvalidSettingError, match=r"cannot be imported: ZeroDivisionError"):
+        make_selection(settings(topic_filter_class="python:acme_broken:Filter"))

@@ -4,9 +4,12 @@ import asyncio
 
 import pytest
 
-from mirrorflow_replicator.connectors.connector_host import IdleConnector
+from mirrorflow_core.connect.worker_records import ConnectorConfig
+from mirrorflow_core.connect.worker_state import WorkerConfigs
+from mirrorflow_replicator.connectors.connector_host import IdleConnector, create_connector
+from mirrorflow_replicator.http.partition_rates import Samples
 from mirrorflow_replicator.worker.config_decisions import Wanted
-from mirrorflow_replicator.worker.local_connectors import ConnectorSlot
+from mirrorflow_replicator.worker.local_connectors import ConnectorSlot, LocalConnectors
 
 BOUND_S = 300.0
 
@@ -120,3 +123,35 @@ def test_an_idle_connector_reports_name_class_state_and_tasks():
         report.state,
         [task.state for task in report.tasks],
     )
+
+
+def test_a_connector_whose_python_class_fails_does_not_end_the_others():
+    """A configuration over REST is stored before its class is created, so the worker would end at each start."""
+    properties = {
+        "name": "a",
+        "connector.class": "MirrorSourceConnector",
+        "source.cluster.alias": "A",
+        "source.cluster.bootstrap.servers": "a:1",
+        "topic.filter.class": "python:builtins:int",
+    }
+    configs = WorkerConfigs()
+    configs.take(ConnectorConfig(connector="a", properties=properties))
+
+    async def use():
+        local = LocalConnectors(
+            configs,
+            {"bootstrap.servers": "b:1"},
+            host=lambda _, settings: create_connector(settings, samples=Samples()),
+            grace_s=1.0,
+        )
+        async with asyncio.timeout(BOUND_S):
+            local.arrange()
+            await local.settled()
+            report = local.report("a")
+            await local.stop()
+        return report
+
+    report = asyncio.run(use())
+
+    assert "FAILED" == report.state
+    assert "topic.filter.class: python:builtins:int cannot be created" in (report.trace or "")
