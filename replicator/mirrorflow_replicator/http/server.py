@@ -1,7 +1,7 @@
 """Runs the HTTP server of a process: sockets, limits and timeouts; other modules of `http` build the responses.
 
 Guarantees: each client's cost is bounded, by limits on connections, header and body sizes, and the time a client may take to
-send or read. Requests of a connection get their responses in order, pipelined or not. A bug in a handler becomes a 500 with Connect's
+send or read. Of bodies above the usual limit, which only calls with task configs may have, one is read at a time. Requests of a connection get their responses in order, pipelined or not. A bug in a handler becomes a 500 with Connect's
 error body and a log line, and the server keeps running. If the input is not HTTP, the connection gets Connect's error body and
 is closed.
 """
@@ -64,6 +64,8 @@ class HttpLimits:
     connections: int = 64  # a monitoring system, an operator, probes and a few people; 64 x 64 KiB is 4 MiB
     header_bytes: int = 16 * 1024  # h11's own default; Connect's (Jetty) is 8 KiB
     body_bytes: int = 1024 * 1024  # a configuration to validate has a few kB
+    # Of another node's call with the task configs of a connector, which name all of its partitions; one at a time.
+    tasks_bytes: int = 16 * 1024 * 1024
     request_s: float = 10.0  # from a request's first byte to its last
     idle_s: float = 60.0  # between requests; Prometheus scrapes every 15 to 60 s
     write_s: float = 30.0  # for a client to take a piece of a response
@@ -84,11 +86,17 @@ class HttpConnection:
     """The server side of one connection."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: HttpLimits
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        limits: HttpLimits,
+        large_body: asyncio.Lock,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._limits = limits
+        self._large_body = large_body  # held by the connection whose request has a body above the usual limit
+        self._holds_large_body = False
         self._host = ""  # of the current request
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
         # Then `drain` returns when the client's side has taken everything: a slow client costs one piece.
@@ -109,6 +117,10 @@ class HttpConnection:
             except _RefusedError as refused:
                 await self._refuse(refused.response)
                 return
+            finally:
+                if self._holds_large_body:
+                    self._holds_large_body = False
+                    self._large_body.release()
             if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
                 return
             self._http.start_next_cycle()
@@ -155,15 +167,19 @@ class HttpConnection:
         if not isinstance(head, h11.Request):
             return None
         self._check(head)
+        path, _, query = head.target.decode("ascii").partition("?")
+        has_tasks = head.method == b"POST" and path.endswith("/tasks")
+        bytes_max = self._limits.tasks_bytes if has_tasks else self._limits.body_bytes
         body = bytearray()
         while isinstance(event := await self._event(), h11.Data):
             body += event.data
-            if len(body) > self._limits.body_bytes:
-                message = f"The request body exceeds {self._limits.body_bytes} bytes."
+            if len(body) > bytes_max:
+                message = f"The request body exceeds {bytes_max} bytes."
                 raise _RefusedError(error_response(413, message))
+            if len(body) > self._limits.body_bytes and not self._holds_large_body:
+                self._holds_large_body = await self._large_body.acquire()
         headers = dict(head.headers)
         self._host = headers.get(b"host", b"").decode("latin-1")
-        path, _, query = head.target.decode("ascii").partition("?")
         return Request(
             method=head.method.decode("ascii"),
             path=path,
@@ -262,6 +278,7 @@ class HttpServer:
         self._limits = limits
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
+        self._large_body = asyncio.Lock()
         self._ticked_s = 0.0
         self._tick_handle: asyncio.TimerHandle | None = None
         self._was_ready = False
@@ -356,7 +373,7 @@ class HttpServer:
             return
         self._connections.add(task)
         try:
-            await HttpConnection(reader, writer, self._limits).serve(self._respond)
+            await HttpConnection(reader, writer, self._limits, self._large_body).serve(self._respond)
         except asyncio.CancelledError:
             # `close` cancels this task and waits; Python 3.11 logs a connection's cancelled task.
             if not self._closing:

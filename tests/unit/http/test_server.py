@@ -188,6 +188,54 @@ def test_a_request_with_expect_continue_gets_100_continue():
     assert status == 200
 
 
+def test_the_task_configs_of_many_partitions_fit_into_a_call_of_another_node():
+    """30,000 partitions with long names have more than the usual limit. Java's server has none."""
+    names = ",".join(f"{'topic' * 12}-{number}" for number in range(30_000))
+    tasks = json.dumps([{"task.assigned.partitions": names}]).encode()
+    head = b"%s HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    received = []
+
+    async def carry_out(_, request):
+        received.append(request.body)
+        return Response(status=204)
+
+    state = lambda: replace(VIEW, takes_calls=True, takes_changes=True)  # noqa: E731
+    post = head % (b"POST /connectors/a/tasks", len(tasks)) + tasks
+    put = head % (b"PUT /connectors/a/config", len(tasks)) + tasks
+
+    assert len(tasks) > HttpLimits().body_bytes
+    assert [204, 204] == statuses(post + post, responses=2, state=state, carry_out=carry_out)
+    assert [tasks, tasks] == received
+    assert [413] == statuses(put, state=state, carry_out=carry_out)
+
+
+def test_one_large_body_is_read_at_a_time():
+    """A client that does not finish its own delays that of another one, and no small request."""
+    state = lambda: replace(VIEW, takes_changes=True, modify_enabled=True)  # noqa: E731
+    head = b"POST /connectors/a/tasks HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n"
+
+    async def client(port, _):
+        _, unfinished = await asyncio.open_connection("127.0.0.1", port)
+        unfinished.write(head + b"x" * 50)
+        await unfinished.drain()
+        small, small_writer = await asyncio.open_connection("127.0.0.1", port)
+        waiting, waiting_writer = await asyncio.open_connection("127.0.0.1", port)
+        waiting_writer.write(head + b"x" * 100)
+        answered = asyncio.create_task(receive(waiting))
+        for _ in range(10):
+            small_writer.write(GET % b"/healthz")
+            await receive(small)
+        was_answered = answered.done()
+        unfinished.close()
+        status = (await answered)[0]
+        small_writer.close()
+        waiting_writer.close()
+        return was_answered, status
+
+    # Without a signature the call is refused, once its body was read.
+    assert (False, 400) == run(client, limits=HttpLimits(body_bytes=10), state=state)
+
+
 def test_an_unfinished_request_times_out_with_408():
     """A connection without a request is closed without a response."""
     brief = HttpLimits(request_s=0.05, idle_s=0.05)
