@@ -343,7 +343,9 @@ class _Config:
         elif row.verdict is Verdict.REFUSED:
             self.findings.add_loss(self.flow, key, row.note, refused=True)
         elif row.scope is Scope.CLIENT:
-            if not clients.is_shared(key):
+            # The reader of an mm2.properties names it with its prefix, such as A->B.
+            named = any(loss.setting.endswith(f".{key}") for loss in self.findings.losses)
+            if not clients.is_shared(key) and not named:
                 why = "a client's key applies only with the prefix consumer., producer. or admin."
                 self.findings.add_loss(self.flow, key, why)
             # Addresses and security at the top level are already part of each cluster.

@@ -97,6 +97,20 @@ _CLIENT_PREFIXES = (
     "listeners.https.",
 )
 _EXPRESSIONS = ("topics", "groups", "topics.exclude", "groups.exclude", "config.properties.exclude")
+_CLIENT_KINDS = ("consumer.", "producer.", "admin.")
+_CONNECTOR_CLIENTS = (
+    *_CLIENT_KINDS,
+    *(f"{side}.{kind}" for side in ("source", "target") for kind in _CLIENT_KINDS),
+    "producer.override.",
+)
+# Settings that single clients have, and one kind of client that reads them; addresses and security are every client's.
+_READERS = {
+    "client.id": "consumer",
+    "client.rack": "consumer",
+    "auto.offset.reset": "consumer",
+    "isolation.level": "consumer",
+    "transaction.timeout.ms": "producer",
+}
 # Lists of expressions, by their old names too, transforms, secrets, PEM text, and names that the user chooses.
 _FREE_TEXT = re.compile(
     rf"(.*\.)?({'|'.join(map(re.escape, (*_EXPRESSIONS, *(old for old, proper in SYNONYMS.items() if proper in _EXPRESSIONS))))}"
@@ -127,7 +141,8 @@ class Scope(Enum):
     CLIENT = (
         "In connector.properties prefixed with `source.cluster.`, `target.cluster.` (addresses, TLS and SASL only), `consumer.`, "
         "`admin.`, `source.consumer.`, `source.admin.`, `target.producer.`, `target.admin.`, `producer.override.`; in "
-        "worker.properties plain or prefixed with `producer.`; in an mm2.properties as `A.key`, `A.consumer.key` and so on."
+        "worker.properties plain or prefixed with `producer.`; in an mm2.properties as `A.key`, `A.consumer.key` and so on. Elsewhere, they "
+        "have no effect: `client.id`, `client.rack`, `auto.offset.reset`, `isolation.level` and `transaction.timeout.ms` then cause a warning."
     )
 
 
@@ -537,6 +552,8 @@ def check(
                 warnings.append(f"{prefix}{name}: it has no effect at the top level, as in MM2.")
             else:
                 raise RefusedSettingError(key=prefix + name, why=key.note)
+        elif remedy := _place_of_client_key(name, scopes):
+            warnings.append(f"{prefix}{name}: it has no effect there, as in Java; write {prefix}{remedy}.")
         elif (
             (key.verdict is Verdict.IGNORED and key.warns)
             or _lacks_required_key(key, properties, scopes)
@@ -545,6 +562,29 @@ def check(
             ineffective.append(prefix + name)
     if ineffective:
         warnings.append(f"Without effect here (docs/settings.md says why): {', '.join(sorted(ineffective))}.")
+
+
+def _place_of_client_key(name: str, scopes: tuple[Scope, ...]) -> str:
+    """Returns where to write the client's setting *name* of a worker, a connector or a cluster; "" where its place is right.
+
+    A client's setting with another prefix, or none, reaches no client, which may copy other records than configured.
+    """
+    prefix, own = "", name
+    while found := next((known for known in _CLIENT_PREFIXES if own.startswith(known)), ""):
+        prefix, own = prefix + found, own.removeprefix(found)
+    if own not in _READERS or Scope.DRIVER in scopes:
+        return ""
+    kind = _READERS[own]
+    if scopes == CONNECTOR_SCOPES:
+        places = _CONNECTOR_CLIENTS
+        right = f"source.{kind}.{own}" if kind == "consumer" else f"producer.override.{own}"
+    elif scopes == CLUSTER_SCOPES:
+        places, right = _CLIENT_KINDS, f"{kind}.{own}"
+    else:
+        places = ("producer.",)
+        right = f"producer.{own}" if kind == "producer" else f"source.{kind}.{own} into the connector"
+    is_workers = own == "client.id" and prefix == "" and scopes != CONNECTOR_SCOPES
+    return "" if prefix in places or is_workers else right
 
 
 def document() -> str:

@@ -70,3 +70,70 @@ def test_keys_of_an_unlisted_transformation_cause_a_warning():
 
     assert len(warnings) == 1
     assert warnings[0].endswith(": transforms.rout.replacement.")
+
+
+@pytest.mark.parametrize(
+    ("name", "scopes", "place"),
+    [
+        ("isolation.level", setting_table.CONNECTOR_SCOPES, "source.consumer.isolation.level"),
+        ("source.cluster.client.rack", setting_table.CONNECTOR_SCOPES, "source.consumer.client.rack"),
+        (
+            "source.cluster.consumer.isolation.level",
+            setting_table.CONNECTOR_SCOPES,
+            "source.consumer.isolation.level",
+        ),
+        (
+            "consumer.override.auto.offset.reset",
+            setting_table.CONNECTOR_SCOPES,
+            "source.consumer.auto.offset.reset",
+        ),
+        (
+            "transaction.timeout.ms",
+            setting_table.CONNECTOR_SCOPES,
+            "producer.override.transaction.timeout.ms",
+        ),
+        ("auto.offset.reset", setting_table.CLUSTER_SCOPES, "consumer.auto.offset.reset"),
+        ("source.consumer.isolation.level", setting_table.CLUSTER_SCOPES, "consumer.isolation.level"),
+        ("transaction.timeout.ms", setting_table.CLUSTER_SCOPES, "producer.transaction.timeout.ms"),
+        ("transaction.timeout.ms", setting_table.WORKER_SCOPES, "producer.transaction.timeout.ms"),
+        (
+            "consumer.isolation.level",
+            setting_table.WORKER_SCOPES,
+            "source.consumer.isolation.level into the connector",
+        ),
+    ],
+)
+def test_a_setting_of_a_client_that_reaches_no_client_causes_a_warning_with_its_place(
+    name: str, scopes: tuple[Scope, ...], place: str
+) -> None:
+    """Java ignores it silently, and copies for example records of aborted transactions."""
+    warnings: list[str] = []
+
+    setting_table.check({name: "x"}, scopes, warnings)
+
+    assert [f"{name}: it has no effect there, as in Java; write {place}."] == warnings
+
+
+def test_a_setting_of_a_client_in_its_place_causes_no_warning() -> None:
+    """A MirrorFlow's `config` of a cluster is written for each kind of client."""
+    warnings: list[str] = []
+    connector = [
+        "consumer.isolation.level", "source.consumer.client.rack", "target.consumer.client.id", "admin.client.id",
+        "target.producer.transaction.timeout.ms", "producer.override.transaction.timeout.ms", "producer.override.client.id",
+        "source.cluster.bootstrap.servers", "source.admin.client.rack", "ssl.truststore.location", "sasl.mechanism",
+    ]  # fmt: skip
+    cluster = [
+        "client.id",
+        "consumer.auto.offset.reset",
+        "producer.transaction.timeout.ms",
+        "admin.client.id",
+    ]
+    worker = ["client.id", "producer.client.id", "producer.transaction.timeout.ms", "bootstrap.servers"]
+    for names, scopes in (
+        (connector, setting_table.CONNECTOR_SCOPES),
+        (cluster, setting_table.CLUSTER_SCOPES),
+        (worker, setting_table.WORKER_SCOPES),
+    ):
+        setting_table.check(dict.fromkeys(names, "x"), scopes, warnings)
+
+    assert [] == warnings

@@ -764,3 +764,15 @@ def test_settings_of_a_registry_without_a_field_are_listed(
 
     assert (setting, is_refused) in {(loss.setting, loss.refused) for loss in findings.losses}
     assert "hidden" not in f"{findings}"
+
+
+def test_a_setting_of_a_client_that_has_no_effect_in_java_is_listed_once() -> None:
+    findings = ConversionFindings()
+    lines = "A.isolation.level = read_committed\nA->B.auto.offset.reset = latest\nB.transaction.timeout.ms = 90000\n"
+    source = "clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\nA->B.enabled = true\n"
+
+    converted(source + lines, findings)
+
+    assert ["A->B.auto.offset.reset", "A.isolation.level", "B.transaction.timeout.ms"] == sorted(
+        loss.setting for loss in findings.losses
+    )
