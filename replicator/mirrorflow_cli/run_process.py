@@ -118,7 +118,12 @@ def log_of_flow(name: str) -> LogFile:
 
     Raises FailedError.
     """
-    folder = running_processes.state_folder()
+    try:
+        folder = running_processes.state_folder()
+    except RuntimeError as error:
+        raise FailedError(
+            "This user has no home directory for a log; set XDG_STATE_HOME, or choose a file with --log."
+        ) from error
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -232,7 +237,8 @@ class ReplicatorProcess:
             stdin=subprocess.PIPE,
             output=self._output,
         )
-        self.files.pid.write_text(str(self._process.pid), encoding="ascii")
+        with contextlib.suppress(OSError):  # a full disk; only `mirrorflow status` lacks the number
+            self.files.pid.write_text(str(self._process.pid), encoding="ascii")
         self._started_at_s = self._clock()
         self.starts += 1
         return True
@@ -345,12 +351,12 @@ class RunningFlow:
         return None if self.url is None else read_progress(self.url)
 
 
-def registered(name: str, files: ProcessFiles) -> contextlib.AbstractContextManager[Path]:
-    """Registers the flow *name* for `running_flows` inside the block. Raises OSError.
+def registered(name: str, files: ProcessFiles) -> contextlib.AbstractContextManager[Path | None]:
+    """Registers the flow *name* for `running_flows` inside the block, if this user has a folder to write to.
 
     *files* are those of its process.
     """
-    return running_processes.registered({"flow": name, "urlFile": str(files.http)})
+    return running_processes.registered_if_possible({"flow": name, "urlFile": str(files.http)})
 
 
 def running_flows() -> tuple[RunningFlow, ...]:

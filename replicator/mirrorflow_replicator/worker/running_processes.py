@@ -27,11 +27,14 @@ def registered(fields: Mapping[str, Any]) -> Iterator[Path]:
     for path in folder.glob("*.json"):
         _read(path)  # removes those of killed processes
     path = folder / f"{os.getpid()}.json"
-    with path.open("w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        json.dump({"pid": os.getpid(), "beganMs": time.time_ns() // 1_000_000, **fields}, file)
-        file.flush()
+    # Others see the file only when it is locked: they remove it as that of a killed process otherwise.
+    new = path.with_suffix(".new")
+    with new.open("w", encoding="utf-8") as file:
         try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            json.dump({"pid": os.getpid(), "beganMs": time.time_ns() // 1_000_000, **fields}, file)
+            file.flush()
+            new.replace(path)
             yield _progress_of(path)
         finally:
             _remove(path)
@@ -39,7 +42,7 @@ def registered(fields: Mapping[str, Any]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def registered_if_possible(fields: Mapping[str, Any]) -> Iterator[Path | None]:
-    """As `registered`; yields None where this user has no folder to write to, as in most containers."""
+    """As `registered`; yields None where this user has no folder to write to, as in most containers, or a full disk."""
     with contextlib.ExitStack() as stack:
         path = None
         with contextlib.suppress(OSError, RuntimeError):
@@ -49,7 +52,11 @@ def registered_if_possible(fields: Mapping[str, Any]) -> Iterator[Path | None]:
 
 def registered_processes() -> list[dict[str, Any]]:
     """Returns the fields of each registered process; `progress` is what it wrote last, if anything."""
-    return [fields for path in _folder().glob("*.json") if (fields := _read(path)) is not None]
+    try:
+        folder = _folder()
+    except RuntimeError:
+        return []  # a user without a home registers nothing
+    return [fields for path in folder.glob("*.json") if (fields := _read(path)) is not None]
 
 
 def write_progress(path: Path, progress: Mapping[str, Any]) -> None:
