@@ -25,16 +25,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     command = next((argument for argument in given if argument in COMMANDS), "")
     try:
-        return _execute(command, given, is_own_process=arguments is None)
+        status = _execute(command, given, is_own_process=arguments is None)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # now, so that a failure changes the exit status
     except BrokenPipeError:
         # The reader of stdout has closed it (head, less). If this ends a switchover, applications may be unable to write.
         return EXIT_DONE if command != "switchover" and _is_unread(sys.stdout) else EXIT_FAILED
+    except OSError as error:  # of stdout, where a disk is full
+        _report(_sentence(error))
+        return EXIT_FAILED
+    else:
+        return status
     finally:
         _discard_what_is_unread()
 
 
 def _execute(command: str, given: Sequence[str], *, is_own_process: bool) -> int:
-    """Runs *command*, which is one of the arguments *given*. Raises BrokenPipeError."""
+    """Runs *command*, which is one of the arguments *given*. Raises OSError if stdout cannot be written."""
     report: Callable[[str], None] = _report
     try:
         # Where the command comes first, no help or error lists the others.
@@ -55,6 +62,11 @@ def _execute(command: str, given: Sequence[str], *, is_own_process: bool) -> int
     except MirrorFlowError as error:
         report(str(error))
         return EXIT_FAILED
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        report(_sentence(error))
+        return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_SIGNAL_BASE + 2
     except ModuleNotFoundError as error:
@@ -68,8 +80,13 @@ def _execute(command: str, given: Sequence[str], *, is_own_process: bool) -> int
         return EXIT_USAGE
 
 
+def _sentence(error: OSError) -> str:
+    what = "A file or the output" if error.filename is None else error.filename
+    return f"{what} cannot be used: {error.strerror or error}."
+
+
 def _report(sentences: str) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the exit status is left
+    with contextlib.suppress(OSError):  # the exit status is left
         print(sentences, file=sys.stderr)
 
 
@@ -84,11 +101,12 @@ def _is_unread(stream: TextIO) -> bool:
 
 
 def _discard_what_is_unread() -> None:
-    """Empties the streams that no process reads. Otherwise Python reports an error at exit, and changes the exit status."""
+    """Empties the streams that cannot be written. Otherwise Python reports an error at exit, and changes the exit status."""
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
-        except BrokenPipeError:
+            if stream is not None:  # the process was started without it
+                stream.flush()
+        except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

@@ -1,5 +1,6 @@
 """`--json` of commands that need no cluster prints one object, also on errors."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -100,3 +101,42 @@ def test_refused_settings_are_reported_as_problems(
     assert status == 2
     (problem,) = output["problems"]
     assert problem.startswith("east-to-west: spec.connectors.source: offset.lag.max: 'many'")
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["status", "--json"]])
+def test_an_output_that_cannot_be_written_is_an_error_with_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str]
+) -> None:
+    """The disk of the file that stdout goes to is full."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with Path("/dev/full").open("w") as full, contextlib.redirect_stdout(full):
+        status = main(arguments)
+
+    assert (1, "A file or the output cannot be used: No space left on device.\n") == (
+        status,
+        capsys.readouterr().err,
+    )
+
+
+def test_a_command_without_stdout_ends_with_its_status(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.stdout", None)
+
+    assert 0 == main(["status"])
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_with_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """No folder for temporary files can be written."""
+
+    def fail(*_: object, **__: object) -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found", "/tmp")
+
+    monkeypatch.setattr("tempfile.mkdtemp", fail)
+    status = main(["run", "-f", str(flow(tmp_path)), "--log", str(tmp_path / "log"), "--until-caught-up"])
+
+    assert 1 == status
+    assert "/tmp cannot be used: No usable temporary directory found." in capsys.readouterr().err
