@@ -12,11 +12,14 @@ by a signal; 4 it could not run, or failed; 5 no topic is selected; 6 the plan o
 """
 
 import argparse
+import contextlib
 import importlib
 import logging
 import os
+import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mirrorflow_core.errors import MirrorFlowError, SettingError
 from mirrorflow_seed import kubernetes_backend
@@ -49,16 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given[:1] == ["executor"]:
             return kubernetes_backend.exec_executor(given[1:])
         parsed = _parser().parse_args(given)
-        files = FlowFiles(worker=parsed.worker, source=parsed.source)
-        job = load_job(parsed.job, overrides_of(os.environ, parsed.set))
-        module = COMMANDS[parsed.command][0]
-        if parsed.command == "verify" and job.archive:
-            module = "archive.archive_verification"
-        if parsed.command == "verify" and flag_of(job.extra, REPAIR_KEY):
-            module = "repair.repair_driver"
-        return int(importlib.import_module(f"mirrorflow_seed.{module}").run(files, job))
+        with _stopped_by_sigterm():
+            return _run(parsed)
     except KeyboardInterrupt:
-        status, sentence = EXIT_STOPPED, "Stopped by Ctrl-C."
+        status, sentence = EXIT_STOPPED, "Stopped by a signal."
     except SeedError as error:
         status, sentence = error.status, str(error)
     except SettingError as error:
@@ -73,6 +70,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, sentence = EXIT_FAILED, f"{type(error).__name__}: {error}"
     print(sentence, file=sys.stderr)  # noqa: T201 the command's output
     return status
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    """Runs the job that the arguments name; returns its exit status."""
+    files = FlowFiles(worker=parsed.worker, source=parsed.source)
+    job = load_job(parsed.job, overrides_of(os.environ, parsed.set))
+    module = COMMANDS[parsed.command][0]
+    if parsed.command == "verify" and job.archive:
+        module = "archive.archive_verification"
+    if parsed.command == "verify" and flag_of(job.extra, REPAIR_KEY):
+        module = "repair.repair_driver"
+    return int(importlib.import_module(f"mirrorflow_seed.{module}").run(files, job))
+
+
+@contextlib.contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Handles SIGTERM as Ctrl-C inside the block, until the job has a handler of its own, which some set after Spark's start.
+
+    The kernel ignores a signal that process 1 of a container does not handle: the job of a deleted pod would begin.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _parser() -> argparse.ArgumentParser:

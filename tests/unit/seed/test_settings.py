@@ -1,12 +1,14 @@
 """Tests how the settings of a job are read and refused."""
 
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from mirrorflow_seed.__main__ import main, overrides_of
-from mirrorflow_seed.errors import JobSettingError
+from mirrorflow_seed.errors import EXIT_STOPPED, JobSettingError
 from mirrorflow_seed.settings import FlowFiles, job_of
 
 
@@ -111,3 +113,23 @@ def test_the_run_id_of_a_scheduled_run_is_the_name_of_its_job_by_default():
     }
     assert overrides_of({"RUN_ID": "x"}, ["run.id=2"]) == {"run.id": "2"}
     assert overrides_of({"RUN_ID": ""}, []) == overrides_of({}, []) == {}
+
+
+STARTING = """
+import os, signal, sys, types
+job = types.ModuleType("job")
+# As `spark_session` does: signals take effect when the JVM has started.
+job.run = lambda *_: signal.raise_signal(signal.SIGTERM)
+sys.modules["mirrorflow_seed.seed.seed_driver"] = job
+from mirrorflow_seed.__main__ import main
+sys.exit(main(["seed", "--worker", "w", "--source", "s"]))
+"""
+
+
+def test_sigterm_stops_a_job_while_spark_starts() -> None:
+    """In a container, the kernel ignores SIGTERM for a process that does not handle it."""
+    ended = subprocess.run(
+        [sys.executable, "-c", STARTING], capture_output=True, text=True, check=False, timeout=300
+    )
+
+    assert (EXIT_STOPPED, "Stopped by a signal.\n") == (ended.returncode, ended.stderr)
