@@ -6,7 +6,7 @@
 
 Two modes are internal: `task` is the process of one task, started by the others; `prepared` is `standalone` for
 `mirrorflow run`, which passes its arguments later. Exit status: 0 stopped gracefully, 2 wrong settings or a missing Python
-package (stderr says which), 130 stopped by Ctrl-C, 1 any other error.
+package (stderr says which), 130 stopped by Ctrl-C, 143 stopped by SIGTERM before anything had started, 1 any other error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 EXIT_SETTINGS = 2
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 # What the extra `replicator` installs: module -> package. Some are imported only for a connection.
 PACKAGES = {
     "kafka": "kafka-python",
@@ -56,6 +60,8 @@ def main(arguments: Sequence[str] | None = None, *, is_own_process: bool = False
                 from mirrorflow_replicator.worker import task_process  # noqa: PLC0415 a task must not load the worker
 
             return task_process.main()
+        if is_own_process or arguments is None:
+            _end_at_sigterm()
         if given == [prepared_start.MODE]:
             _import_modules()
             if (received := prepared_start.receive()) is None:
@@ -64,6 +70,8 @@ def main(arguments: Sequence[str] | None = None, *, is_own_process: bool = False
         options = _parser().parse_args(given)
         _require_packages()
         return _serve(options, forks=is_own_process or arguments is None)
+    except KeyboardInterrupt:  # before the worker handles it
+        return EXIT_INTERRUPTED
     except ModuleNotFoundError as error:
         module = (error.name or "mirrorflow").partition(".")[0]
         if module.startswith("mirrorflow"):
@@ -73,6 +81,15 @@ def main(arguments: Sequence[str] | None = None, *, is_own_process: bool = False
             EXIT_SETTINGS,
             f"The Python package {package} is not installed; in MirrorFlow's folder: pip install '.[replicator]'.",
         )
+
+
+def _end_at_sigterm() -> None:
+    """Makes SIGTERM end this process until the worker handles it.
+
+    The kernel ignores a signal that process 1 of a container does not handle: a deleted pod would start its connectors.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
 
 
 def _require_packages() -> None:
@@ -146,7 +163,7 @@ def _serve(options: argparse.Namespace, *, forks: bool) -> int:
     from mirrorflow_core.errors import MirrorFlowError, SettingError  # noqa: PLC0415
     from mirrorflow_replicator.connectors.child_process import fork_first  # noqa: PLC0415
     from mirrorflow_replicator.worker import task_process  # noqa: PLC0415
-    from mirrorflow_replicator.worker.main_process import EXIT_INTERRUPTED, Worker  # noqa: PLC0415
+    from mirrorflow_replicator.worker.main_process import Worker  # noqa: PLC0415
 
     try:
         settings = _settings(options)
@@ -157,6 +174,7 @@ def _serve(options: argparse.Namespace, *, forks: bool) -> int:
     except SettingError as error:
         return _end(EXIT_SETTINGS, str(error))
     if worker is None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         return task_process.main()
     try:
         return EXIT_INTERRUPTED if _run(worker, options.form) else 0

@@ -1,6 +1,9 @@
 """A process with wrong settings ends with status 2 and one error line."""
 
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -217,3 +220,21 @@ def test_standalone_ends_if_a_connector_can_never_connect(run_main: RunMain, tmp
     sentence = refused(run_main, tmp_path, {}, {"source.cluster.security.protocol": "FOO"})
 
     assert sentence.startswith("Clients of cluster east: security.protocol: it is unknown")
+
+
+STARTING = """
+import signal, sys
+from mirrorflow_replicator import __main__
+number = int(sys.argv.pop())
+__main__._serve = lambda *_, **__: signal.raise_signal(number)
+sys.exit(__main__.main())
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_process_that_has_not_started_its_worker(number: signal.Signals, status: int) -> None:
+    """Without a traceback. In a container, the kernel ignores SIGTERM for a process that does not handle it."""
+    command = [sys.executable, "-c", STARTING, "mm2", "mm2.properties", str(int(number))]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+    assert (status, "") == (ended.returncode, ended.stderr)
