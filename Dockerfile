@@ -24,7 +24,7 @@ COPY docs/runbooks.md docs/conditions.md docs/
 RUN pip wheel --no-deps --wheel-dir /wheels .
 
 FROM packages AS replicator-packages
-RUN pip --python /opt/mirrorflow install --constraint constraints.txt '.[replicator]'
+RUN pip --python /opt/mirrorflow install --constraint constraints.txt '.[replicator,rehearsal]'
 COPY --from=wheel /wheels /wheels
 RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall /wheels/*.whl
 
