@@ -1,17 +1,16 @@
 """Runs the application of `mirrorflow switchover --rehearse --canary-topic` from its arguments to its result."""
 
 import argparse
-import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator
 
 from mirrorflow_cli.errors import UsageError
+from mirrorflow_core.switchover.canary import CanaryRequest
 from mirrorflow_replicator.switchover.canary_application import (
     CanaryApplication,
-    canary_application,
     copy_limit_s,
-    create_canary_topic,
+    started_canary,
     why_not_selected,
 )
 from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings
@@ -57,18 +56,14 @@ async def running_canary(
     topic, group = arguments.canary_topic, arguments.canary_group or arguments.canary_topic
     if problem := why_not_selected(settings, topic, group):
         raise UsageError(f"--canary-topic: {problem}.")
-    try:
-        canary = canary_application(settings, topic=topic, group=group)
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"--canary-topic: the Python package {CANARY_PACKAGE} is not installed; in MirrorFlow's folder: pip install '.[cli,rehearsal]'."
-        ) from error
-    await create_canary_topic(settings, topic)
     limit_s = copy_limit_s(settings)
-    canary.start()
-    try:
-        print(f"Waits until the flow copies {topic}; at most {limit_s:.0f} s.", file=sys.stderr, flush=True)
-        await asyncio.to_thread(canary.wait_until_copied, limit_s)
+    print(f"Waits until the flow copies {topic}; at most {limit_s:.0f} s.", file=sys.stderr, flush=True)
+    async with contextlib.AsyncExitStack() as stack:
+        request = CanaryRequest(topic=topic, group=group)
+        try:
+            canary = await stack.enter_async_context(started_canary(settings, request))
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"--canary-topic: the Python package {CANARY_PACKAGE} is not installed; in MirrorFlow's folder: pip install '.[cli,rehearsal]'."
+            ) from error
         yield canary
-    finally:
-        await asyncio.to_thread(canary.stop)

@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -29,14 +29,27 @@ from typing import Any, Final
 
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_SIGNAL_BASE, EXIT_USAGE
 from mirrorflow_cli.loss_report import degraded_sentence, loss_sentences
-from mirrorflow_cli.switchover_report import StepDisplay, continues_alone, print_if_read, refused_ms
+from mirrorflow_cli.switchover_report import (
+    StepDisplay,
+    canary_report,
+    continues_alone,
+    print_if_read,
+    refused_ms,
+)
 from mirrorflow_core.errors import ClusterError, MirrorFlowError, SettingError
+from mirrorflow_core.switchover.canary import CanaryRequest
 from mirrorflow_core.switchover.guards import is_overtaken
 from mirrorflow_core.switchover.loss import LossAssessment
 from mirrorflow_core.switchover.record import SwitchoverRecord, newest_record
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, SwitchoverType
+from mirrorflow_replicator.switchover.canary_application import (
+    CanaryApplication,
+    started_canary,
+    why_not_selected,
+)
 from mirrorflow_replicator.switchover.endpoint import endpoint_problem
+from mirrorflow_replicator.switchover.errors import CanaryFailedError
 from mirrorflow_replicator.switchover.job_settings import SwitchoverJob, load_switchover_job
 from mirrorflow_replicator.switchover.session import SwitchoverSession, switchover_session
 from mirrorflow_replicator.switchover.unplanned_session import (
@@ -62,6 +75,7 @@ MESSAGE_MAX_BYTES: Final = 4_096
 OVERTAKEN: Final = (
     "Overtaken"  # a state of the report alone: the journal keeps the one in which it was overtaken
 )
+CANARY_UNKNOWN: Final = "The process of the rehearsal was started again, so it is not known what the canary's application saw; create another Switchover."
 _Session = SwitchoverSession | UnplannedSession
 
 
@@ -81,6 +95,7 @@ class SwitchoverProgress:
     promoted_by: str | None = None  # the id of the switchover that has promoted it
     epoch: int = 0  # of the newest switchover in the journal
     may_copy_back: bool = False  # the positions of the flow back are stored, so that it may be started
+    canary: dict[str, Any] | None = None  # what the application of a rehearsal saw
 
     def note_step(self, step: SwitchoverStep, problem: str | None) -> None:
         """Notes the newest step, and the error that the next one repeats; None without one."""
@@ -110,6 +125,10 @@ class SwitchoverProgress:
 
     def note_refusal(self, refusal: str) -> None:
         self.refusal = refusal
+
+    def note_canary(self, seen: Mapping[str, Any]) -> None:
+        """Notes what the application of a rehearsal saw."""
+        self.canary = {**seen, "sentence": seen["sentence"][:NOTE_MAX]}
 
     def note_superseded(self, known: SwitchoverRecord, records: Sequence[SwitchoverRecord]) -> bool:
         """Notes how *known* has ended where a later switchover of the pair has begun since; False: it is still to be carried out."""
@@ -179,6 +198,8 @@ class SwitchoverProgress:
                 given["seal"] = {"partitions": len(record.seal.partitions), "sha256": record.seal.sha256}
             if record.known_loss is not None:
                 given["loss"] = _loss(record.known_loss)
+            if self.canary is not None:
+                given["canary"] = self.canary
             if self.overtaken_by is not None:
                 given["state"] = OVERTAKEN
                 given["reason"] = (
@@ -194,6 +215,7 @@ class SwitchoverProcess:
     job: SwitchoverJob
     progress: SwitchoverProgress
     display: StepDisplay = field(default_factory=StepDisplay)
+    _canary: CanaryApplication | None = None
     _session: _Session | None = None
     _is_stopped: bool = False
 
@@ -287,16 +309,49 @@ class SwitchoverProcess:
             self._publish()
             return
         try:
-            async with self._watching_reverse(session):
+            async with self._watching_reverse(session), contextlib.AsyncExitStack() as stack:
+                if self.job.canary is not None and not await self._has_canary(self.job.canary, known, stack):
+                    self._publish()
+                    return
                 last = await session.runner.run(known or request)
+                if self._canary is not None:
+                    result = await asyncio.to_thread(self._canary.finish, last.state)
+                    self.progress.note_canary(canary_report(result)["canaryApplication"])
         finally:
-            self._session = None
+            self._session = self._canary = None
         with contextlib.suppress(MirrorFlowError):
             await session.journal.read()
         self.progress.note_journal(session.journal.records)
         notes = session.checks.notes if isinstance(session, SwitchoverSession) else _loss_notes(last)
         self.progress.note_end(last, notes)
         self._publish()
+
+    async def _has_canary(
+        self, wanted: CanaryRequest, known: SwitchoverRecord | None, stack: contextlib.AsyncExitStack
+    ) -> bool:
+        """Runs the application of a rehearsal until *stack* is closed; returns False if it cannot run, with the refusal noted.
+
+        One whose rehearsal has begun already does not run again: it would see a fence that was there before its first record.
+        """
+        if known is not None:
+            self.progress.note_canary({"passed": False, "sentence": CANARY_UNKNOWN})
+            return True
+        self._wait(f"Waits until the flow copies the canary's topic {wanted.topic}.")
+        problem = ""
+        try:
+            if why := why_not_selected(self.job.settings, wanted.topic, wanted.group):
+                problem = f"{why}."
+            else:
+                self._canary = await stack.enter_async_context(started_canary(self.job.settings, wanted))
+        except ModuleNotFoundError as error:
+            problem = (
+                f"this image has no Python package {error.name}; use MirrorFlow's image, or install it there."
+            )
+        except (CanaryFailedError, SettingError) as error:
+            problem = str(error)
+        if problem:
+            self.progress.note_refusal(f"spec.canary: {problem}")
+        return not problem
 
     async def _endpoint_problem(self) -> str:
         """Returns which field of the endpoint keeps clients from being led, with the cure; "" if none does."""
@@ -333,6 +388,8 @@ class SwitchoverProcess:
                 await watching
 
     def _show(self, step: SwitchoverStep, problem: str) -> None:
+        if self._canary is not None:
+            self._canary.note(step.record.state)
         self.progress.note_step(step, problem)
         self.display.show(step, problem)
 

@@ -84,6 +84,53 @@ class SwitchoverLoss(ApiModel):
     )
 
 
+class CanaryMilliseconds(ApiModel):
+    """How long each step of the canary's application took. A step that was not reached is absent."""
+
+    copied: Count | None = Field(
+        None, description="From the first acknowledgement until the target had a record."
+    )
+    refused: Count | None = Field(
+        None, description="From the beginning of Fencing until the first refused write."
+    )
+    read: Count | None = Field(
+        None,
+        description="From the last acknowledgement until the group had read and committed everything.",
+    )
+    offset_moved: Count | None = Field(
+        None, description="From then on until the target had the group's offset."
+    )
+    accepted: Count | None = Field(
+        None, description="From the beginning of RollingBack until the first acknowledged write."
+    )
+    continued: Count | None = Field(
+        None, description="From then on until the group had read that record on the target."
+    )
+    not_written: Count | None = Field(
+        None, description="From the last acknowledgement before the fence to the first one after it."
+    )
+
+
+class CanarySummary(ApiModel):
+    """What the application of a rehearsal saw."""
+
+    passed: bool = Field(description="Whether the group read each record once.")
+    message: Message = Field("", description="What it saw, or why it has failed.")
+    client: Annotated[str, Field(max_length=100)] = Field("", description="Versions of its Kafka client.")
+    records_acknowledged: Count = Field(0, description="Records that were acknowledged.")
+    records_read: Count = Field(0, description="Records that the group read on the source.")
+    writes_refused: Count = Field(0, description="Writes that were refused.")
+    records_read_again: Count | None = Field(
+        None, description="Records that the group read on both members. Absent if that is not known."
+    )
+    records_skipped: Count | None = Field(
+        None, description="Records that the group read on neither member. Absent if that is not known."
+    )
+    milliseconds: CanaryMilliseconds = Field(
+        default_factory=CanaryMilliseconds, description="How long each step took."
+    )
+
+
 class SwitchoverStatus(ApiModel):
     """What has become of the switchover, reported by the operator; it stays when the Job is gone."""
 
@@ -113,6 +160,7 @@ class SwitchoverStatus(ApiModel):
     states: Annotated[tuple[StateTime, ...], Field(max_length=STATES_MAX)] = Field(
         (), description="Newest states with the times at which they were entered."
     )
+    canary: CanarySummary | None = Field(None, description="What the application of a rehearsal saw.")
     notes: Annotated[tuple[Message, ...], Field(max_length=NOTES_MAX)] = Field(
         (), description="What users should know of it, such as producers that have to be restarted."
     )

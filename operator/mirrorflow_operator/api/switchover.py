@@ -15,6 +15,19 @@ from mirrorflow_operator.api.spec import API_VERSION, NAME_MAX, FlowMetadata
 from mirrorflow_operator.errors import InvalidSpecError
 
 SWITCHOVER_KIND = "Switchover"
+TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[a-zA-Z0-9._-]+$")]
+GroupName = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class RehearsalCanary(ApiModel):
+    """An application with which a rehearsal is measured: a producer and a consumer group of a topic that nobody else uses."""
+
+    topic: TopicName = Field(
+        description="Topic with one partition that both flows copy. If it does not exist, it is created; it stays afterwards."
+    )
+    group: GroupName | None = Field(
+        None, description="Consumer group that follows its topics. If absent, the name of the topic."
+    )
 
 
 class SwitchoverSpec(ApiModel):
@@ -36,6 +49,11 @@ class SwitchoverSpec(ApiModel):
     accept_loss: bool = Field(
         False,
         description="Whether records that were not copied may be lost. It must be true for type Unplanned, and only for that.",
+    )
+    canary: RehearsalCanary | None = Field(
+        None,
+        description="Application that runs beside a Rehearsal and measures what others would see. It logs in as spec.members.<alias>.probe of "
+        "the pair, on both members. Only for type Rehearsal.",
     )
 
 

@@ -17,7 +17,7 @@ from mirrorflow_core.java.properties import format_properties
 from mirrorflow_core.switchover.last_verification import LastVerification
 from mirrorflow_operator.api.mirror_pair import Hook, MirrorPair
 from mirrorflow_operator.api.spec import Authentication, MirrorFlow, State
-from mirrorflow_operator.api.switchover import Switchover
+from mirrorflow_operator.api.switchover import RehearsalCanary, Switchover
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.fence_policies import DIGEST_ANNOTATION, FENCE_POLICIES_FILE, fence_policies
@@ -44,6 +44,8 @@ from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan, activ
 SWITCHOVER_CONTAINER: Final = "switchover"
 REQUEST_FILE: Final = "switchover.json"
 REQUEST_FORMAT: Final = 2  # `job_settings` reads it
+# That of a rehearsal with a canary. An image that runs none refuses it, in place of a rehearsal that shows nothing of it.
+CANARY_FORMAT: Final = 3
 REQUEST_ANNOTATION: Final = "mirrorflow.io/switchover-request"  # what a Job was created for
 # In this time a switchover that is stopped is rolled back: some requests to each cluster, and at most one hook.
 ROLLBACK_GRACE_S: Final = 120
@@ -111,7 +113,7 @@ def switchover_objects(
     to = switchover.spec.to
     (source,) = (alias for alias in pair.spec.members if alias != to)
     forward, back = flows[source], flows[to]
-    plans = _plans(pair, forward, back, source)
+    plans = _plans(pair, forward, back, source, has_canary=switchover.spec.canary is not None)
     files = {f"{name}.properties": format_properties(properties) for name, properties in plans.items()}
     endpoint = _endpoint(pair, flows)
     request = _request(switchover, pair, begin_until_ms, last_seen, endpoint, forward.verification)
@@ -147,7 +149,7 @@ def switchover_objects(
 
 
 def _plans(
-    pair: MirrorPair, forward: FlowOfPair, back: FlowOfPair, source: str
+    pair: MirrorPair, forward: FlowOfPair, back: FlowOfPair, source: str, *, has_canary: bool
 ) -> dict[str, Mapping[str, str]]:
     """Returns the properties by the name of their file."""
     with_groups = _with_groups(forward.flow, pair)
@@ -166,6 +168,10 @@ def _plans(
     if probe is not None:
         probing = _planned(_as_identity(forward.flow, probe), forward.flow_id)
         plans["probe-source"] = probing[ConnectorKind.SOURCE].connector_properties
+    (target_probe,) = (member.probe for alias, member in pair.spec.members.items() if alias != source)
+    if has_canary and target_probe is not None:
+        reading = _planned(_as_identity(back.flow, target_probe), back.flow_id)
+        plans["target-probe-source"] = reading[ConnectorKind.SOURCE].connector_properties
     return plans
 
 
@@ -198,7 +204,7 @@ def _request(
 ) -> Object:
     spec, wanted = pair.spec, switchover.spec
     return {
-        "format": REQUEST_FORMAT,
+        "format": REQUEST_FORMAT if wanted.canary is None else CANARY_FORMAT,
         "id": switchover_id(pair.metadata.name, switchover.metadata.name),
         "pair": pair.metadata.name,
         "type": wanted.type,
@@ -211,10 +217,17 @@ def _request(
         "endpoint": endpoint,
         "maxLagMs": spec.readiness.max_lag_seconds * 1_000,
         **_verification(pair, verification),
+        **_canary(wanted.canary),
         "refusedMs": spec.deadline_seconds * 1_000,
         "beginUntilMs": begin_until_ms,
         "lastSeen": last_seen,
     }
+
+
+def _canary(canary: RehearsalCanary | None) -> Object:
+    if canary is None:
+        return {}
+    return {"canary": {"topic": canary.topic, "group": canary.group or canary.topic}}
 
 
 def _verification(pair: MirrorPair, last: LastVerification | None) -> Object:

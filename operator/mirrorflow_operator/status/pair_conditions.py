@@ -52,6 +52,7 @@ class SwitchoverReason(Enum):
     DEGRADED = "Degraded"
     OVERTAKEN = "Overtaken"
     REHEARSED = "Rehearsed"
+    CANARY_FAILED = "CanaryFailed"
     REFUSED = "Refused"
     ROLLED_BACK = "RolledBack"
     FENCED = "Fenced"

@@ -266,6 +266,7 @@ def _reported(report: SwitchoverReport, before: SwitchoverStatus) -> dict[str, o
         "seal": report.seal or before.seal,
         "loss": report.loss or before.loss,
         "states": report.states or before.states,
+        "canary": report.canary or before.canary,
         "notes": report.notes or before.notes,
     }
 
@@ -336,6 +337,13 @@ def _succeeded(
                 status=ConditionStatus.FALSE,
                 reason=SwitchoverReason.OVERTAKEN,
                 message=status.reason,
+            )
+        case "Rehearsed" if status.canary is not None and not status.canary.passed:
+            return PairFinding(
+                kind=kind,
+                status=ConditionStatus.FALSE,
+                reason=SwitchoverReason.CANARY_FAILED,
+                message=f"Everything was done up to the promotion, and undone, but its canary has failed. {status.canary.message}".rstrip(),
             )
         case "Rehearsed":
             return PairFinding(

@@ -14,6 +14,8 @@ from mirrorflow_operator.api.pair_status import (
     LOST_TOPICS_MAX,
     NOTES_MAX,
     STATES_MAX,
+    CanaryMilliseconds,
+    CanarySummary,
     SealSummary,
     StateTime,
     SwitchoverLoss,
@@ -29,6 +31,8 @@ _STATE: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
 _ALIAS: Final = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 _ID: Final = re.compile(r"[-._/a-zA-Z0-9]{1,300}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{1,64}")
+_CLIENT: Final = re.compile(r"[-a-zA-Z0-9., ]{1,100}")
+_CANARY_STEPS: Final = tuple(CanaryMilliseconds.model_fields.items())
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -51,6 +55,7 @@ class SwitchoverReport:
     seal: SealSummary | None = None
     loss: SwitchoverLoss | None = None
     states: tuple[StateTime, ...] = ()
+    canary: CanarySummary | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -70,7 +75,7 @@ def parse_switchover_report(text: str | bytes) -> SwitchoverReport | None:
 def _report(value: Mapping[str, Any]) -> SwitchoverReport:
     seal, refused_ms = object_at(value, "seal"), number(value.get("writesRefusedMs"), COUNT_MAX)
     notes, states = (value.get(name) for name in ("notes", "states"))
-    loss = object_at(value, "loss")
+    loss, canary = object_at(value, "loss"), object_at(value, "canary")
     return SwitchoverReport(
         id=matching(_ID, value.get("switchover")),
         state=matching(_STATE, value.get("state")),
@@ -91,6 +96,7 @@ def _report(value: Mapping[str, Any]) -> SwitchoverReport:
         else None,
         loss=_loss(loss) if loss else None,
         states=tuple(_states(states)),
+        canary=_canary(canary) if canary else None,
         notes=tuple(map(_text, notes[:NOTES_MAX])) if isinstance(notes, list) else (),
     )
 
@@ -110,6 +116,32 @@ def _loss(value: Mapping[str, Any]) -> SwitchoverLoss:
             if (topic := matching(_TOPIC, row.get("topic")))
         ),
     )
+
+
+def _canary(value: Mapping[str, Any]) -> CanarySummary:
+    seconds = object_at(value, "seconds")
+    times = {name: _milliseconds(seconds.get(field.alias or name)) for name, field in _CANARY_STEPS}
+    return CanarySummary(
+        passed=value.get("passed") is True,
+        message=_text(value.get("sentence")),
+        client=matching(_CLIENT, value.get("client")),
+        records_acknowledged=count(value.get("recordsAcknowledged"), COUNT_MAX),
+        records_read=count(value.get("recordsRead"), COUNT_MAX),
+        writes_refused=count(value.get("writesRefused"), COUNT_MAX),
+        records_read_again=_known_count(value.get("recordsReadAgain")),
+        records_skipped=_known_count(value.get("recordsSkipped")),
+        milliseconds=CanaryMilliseconds(**times),
+    )
+
+
+def _known_count(value: Any) -> int | None:
+    given = number(value, COUNT_MAX)
+    return None if given is None else int(given)
+
+
+def _milliseconds(value: Any) -> int | None:
+    seconds = number(value, COUNT_MAX / 1_000)
+    return None if seconds is None else round(seconds * 1_000)
 
 
 def _states(value: Any) -> list[StateTime]:

@@ -24,6 +24,14 @@ class CanaryStep(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryRequest:
+    """The topic that a rehearsal writes and reads as an application does, and the group that reads it."""
+
+    topic: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryTimeline:
     """When something happened, in seconds of one clock; None: it did not."""
 

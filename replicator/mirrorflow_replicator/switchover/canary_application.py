@@ -4,15 +4,17 @@ The topic is one that the flow copies, and the group one that follows, so what t
 writes, the pause of its group, and where the group continues on the target. The clients block, so each has a thread.
 """
 
+import asyncio
+import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final
 
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.switchover.canary import CanaryResult, continued_from
+from mirrorflow_core.switchover.canary import CanaryRequest, CanaryResult, continued_from
 from mirrorflow_core.switchover.states import SwitchoverState
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.application_clients import ApplicationCluster, client_version
@@ -35,6 +37,8 @@ CONTINUE_S: Final = 60.0  # to join the group on the target, and to be copied
 JOIN_S: Final = 60.0
 # So many records of its topic, or more, show that a group was not moved; each is counted one by one.
 READ_AGAIN_MAX: Final = 100_000
+# Fences that do not refuse the canary's writes: a NetworkPolicy lets the pod of the Switchover through.
+_NOT_REFUSING: Final = frozenset({FenceKind.NONE, FenceKind.NETWORK_POLICY})
 _REFUSALS: Final = frozenset({"TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"})
 
 
@@ -74,11 +78,14 @@ class CanaryApplication:
             thread.start()
 
     def wait_until_copied(self, timeout_s: float) -> None:
-        """Waits until the flow has copied a record of this run. Raises CanaryFailedError."""
+        """Waits until the flow has copied a record of this run, at most until `stop`. Raises CanaryFailedError."""
         deadline_s = self._now() + timeout_s
         while not self._copied.wait(WATCH_EVERY_S):
             if self._notes.problem:
                 raise CanaryFailedError(problem=self._notes.problem)
+            # Otherwise the thread that waits would keep a process alive that is to end.
+            if self._stopping.is_set():
+                raise CanaryFailedError(problem="it was stopped before its topic was copied")
             if self._now() >= deadline_s:
                 raise CanaryFailedError(
                     problem=f"{self._target.alias} has no new record of topic {self._topic} after {timeout_s:.0f} s "
@@ -256,7 +263,7 @@ def canary_application(settings: SwitchoverSettings, *, topic: str, group: str) 
         for client, flow in ((source, settings.forward), (target, settings.back))
     ]
     return CanaryApplication(
-        *clusters, topic=topic, group=group, stops_by_itself=settings.fence is FenceKind.NONE
+        *clusters, topic=topic, group=group, stops_by_itself=settings.fence in _NOT_REFUSING
     )
 
 
@@ -277,6 +284,24 @@ async def create_canary_topic(settings: SwitchoverSettings, topic: str) -> None:
             )
     finally:
         await cluster.close()
+
+
+@contextlib.asynccontextmanager
+async def started_canary(
+    settings: SwitchoverSettings, request: CanaryRequest
+) -> AsyncIterator[CanaryApplication]:
+    """Runs the application meanwhile. When this begins, it reads and writes, and its topic is copied; nothing is fenced before.
+
+    Raises CanaryFailedError, MirrorFlowError, and ModuleNotFoundError where confluent-kafka is not installed.
+    """
+    canary = canary_application(settings, topic=request.topic, group=request.group)
+    await create_canary_topic(settings, request.topic)
+    canary.start()
+    try:
+        await asyncio.to_thread(canary.wait_until_copied, copy_limit_s(settings))
+        yield canary
+    finally:
+        await asyncio.to_thread(canary.stop)
 
 
 def copy_limit_s(settings: SwitchoverSettings) -> float:

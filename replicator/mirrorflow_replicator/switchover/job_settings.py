@@ -5,6 +5,7 @@
     forward-checkpoint.properties                              of its groups; absent if none follows
     back-worker.properties, back-source.properties             of the flow back
     probe-source.properties                                    as forward-source, with the identity that tries the fence; may be absent
+    target-probe-source.properties                             as back-source, with that of the other member; may be absent
 
 The properties are those that the connectors of both flows read. Secrets in them are references, which each connection resolves.
 """
@@ -19,6 +20,7 @@ from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import CheckpointSettings, ClientSettings, SourceSettings
+from mirrorflow_core.switchover.canary import CanaryRequest
 from mirrorflow_core.switchover.hook_jobs import FENCE_KINDS, HookJobKind
 from mirrorflow_core.switchover.last_verification import LastVerification
 from mirrorflow_core.switchover.record import SwitchoverLimits, SwitchoverRecord
@@ -32,7 +34,8 @@ from mirrorflow_replicator.switchover.network_policy_fence import FencePolicy, N
 from mirrorflow_replicator.switchover.pair_settings import EndpointObject, FenceKind, SwitchoverSettings
 
 REQUEST_FILE: Final = "switchover.json"
-FORMAT: Final = 2  # since 2 there is the type Unplanned, which a process that does not know it would carry out as a planned one
+# Since 2 there is the type Unplanned, which a process that does not know it would carry out as a planned one; 3 has a canary.
+FORMATS: Final = frozenset({2, 3})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,7 @@ class SwitchoverJob:
     begin_until_ms: int
     accepts_loss: bool = False
     last_seen: FlowProgress = field(default_factory=FlowProgress)  # what the flow's pods knew of the source
+    canary: CanaryRequest | None = None  # of a rehearsal
 
     def record(self, now_ms: int) -> SwitchoverRecord:
         """Returns the request as a record that the journal does not have yet."""
@@ -77,7 +81,8 @@ def load_switchover_job(folder: Path) -> SwitchoverJob:
             fence_hook=_network_fence(given, forward) or _hook(given["fenceHook"], given, FENCE_KINDS),
             endpoint_hook=_hook(given["endpointHook"], given, (HookJobKind.PROMOTE,)),
             endpoint_object=_endpoint(given["endpoint"]),
-            probe=_probe(folder),
+            probe=_probe(folder, "forward", "probe-source"),
+            target_probe=_probe(folder, "back", "target-probe-source"),
             max_lag_ms=given["maxLagMs"],
             verified_within_ms=given.get("verifiedWithinMs"),
             last_verification=_verification(given.get("verification")),
@@ -91,6 +96,7 @@ def load_switchover_job(folder: Path) -> SwitchoverJob:
             begin_until_ms=given["beginUntilMs"],
             accepts_loss=given["acceptLoss"],
             last_seen=_last_seen(given["lastSeen"]),
+            canary=_canary(given.get("canary")),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise _not_of_this_version(str(error)) from error
@@ -98,8 +104,8 @@ def load_switchover_job(folder: Path) -> SwitchoverJob:
 
 def _request(folder: Path) -> Mapping[str, Any]:
     given = json.loads((folder / REQUEST_FILE).read_text(encoding="utf-8"))
-    if not isinstance(given, dict) or given.get("format") != FORMAT:
-        raise _not_of_this_version(f"format {FORMAT} is expected")
+    if not isinstance(given, dict) or given.get("format") not in FORMATS:
+        raise _not_of_this_version(f"format {' or '.join(map(str, sorted(FORMATS)))} is expected")
     return given
 
 
@@ -132,10 +138,16 @@ def _groups(folder: Path) -> CheckpointSettings | None:
     return parse_checkpoint(parse_properties(file.read_text(encoding="utf-8")), parse_properties(worker))
 
 
-def _probe(folder: Path) -> ClientSettings | None:
-    if not (folder / "probe-source.properties").exists():
+def _probe(folder: Path, flow: str, file: str) -> ClientSettings | None:
+    if not (folder / f"{file}.properties").exists():
         return None
-    return _source(folder, "forward", "probe-source").source_admin
+    return _source(folder, flow, file).source_admin
+
+
+def _canary(given: Mapping[str, Any] | None) -> CanaryRequest | None:
+    if given is None:
+        return None
+    return CanaryRequest(topic=str(given["topic"]), group=str(given["group"]))
 
 
 def _hook(

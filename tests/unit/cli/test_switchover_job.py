@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,12 +14,14 @@ import pytest
 
 from mirrorflow_cli import switchover_job
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_USAGE
-from mirrorflow_cli.switchover_job import SwitchoverProcess, SwitchoverProgress, main
+from mirrorflow_cli.switchover_job import CANARY_UNKNOWN, SwitchoverProcess, SwitchoverProgress, main
 from mirrorflow_core.errors import UnreachableError
+from mirrorflow_core.switchover.canary import CanaryRequest, CanaryResult, CanaryTimeline
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 from mirrorflow_operator.status.switchover_reports import SwitchoverReport, parse_switchover_report
+from mirrorflow_replicator.switchover.errors import CanaryFailedError
 from mirrorflow_replicator.switchover.job_settings import SwitchoverJob
 
 # What the extra `replicator` does not install, and the package of MirrorFlow that needs it.
@@ -246,3 +249,133 @@ def test_only_a_promoted_switchover_of_this_job_continues_without_the_source(
 
     assert (False, []) == (is_ended, world.runs)
     assert (None, str(error)) == (process.progress.record, process.progress.waits_for)
+
+
+class RehearsedPair:
+    """A pair whose rehearsal shows two states and succeeds, and whose canary is simulated."""
+
+    def __init__(self, *known: SwitchoverRecord) -> None:
+        self.known = known
+        self.states: list[SwitchoverState] = []  # as the canary has noted them
+        self.is_running = False
+        self.checks = SimpleNamespace(notes=())
+        self.on_step: Callable[[SwitchoverStep, str], None] = lambda *_: None
+        self.journal = self.runner = self
+
+    @property
+    def records(self) -> tuple[SwitchoverRecord, ...]:
+        return self.known
+
+    async def read(self) -> None:
+        """Does nothing, because everything is already read."""
+
+    async def run(self, record: SwitchoverRecord) -> SwitchoverRecord:
+        for state in (SwitchoverState.FENCING, SwitchoverState.REHEARSED):
+            record = replace(record, state=state)
+            self.on_step(SwitchoverStep(record), "")
+        return record
+
+    def note(self, state: SwitchoverState) -> None:
+        assert self.is_running
+        self.states.append(state)
+
+    def finish(self, state: SwitchoverState) -> CanaryResult:
+        return CanaryResult(
+            topic="canary",
+            group="canary",
+            client="simulated",
+            timeline=CanaryTimeline(),
+            acknowledged_records=5,
+            refused_writes=1,
+            refused_with="TOPIC_AUTHORIZATION_FAILED",
+            read_records=5,
+            source_offset=5,
+            target_offset=5,
+            read_again=0,
+            skipped=0,
+        )
+
+    def report(self, monkeypatch: pytest.MonkeyPatch, *, fails: Exception | None = None) -> SwitchoverReport:
+        """Runs the process of a rehearsal with a canary, which cannot start if it *fails*; returns the last report."""
+        settings = SimpleNamespace(pair="pair", source="east", to="west", limits=_record(1).limits)
+        job = SwitchoverJob(
+            id="pair/1",
+            type=SwitchoverType.REHEARSAL,
+            settings=cast("Any", settings),
+            allows_live_groups=False,
+            begin_until_ms=2**60,
+            canary=CanaryRequest(topic="canary", group="canary"),
+        )
+        process = SwitchoverProcess(job=job, progress=SwitchoverProgress(id=job.id))
+
+        @contextlib.asynccontextmanager
+        async def both(*_: object, on_step: Any) -> AsyncIterator[Any]:
+            self.on_step = on_step
+            yield self
+
+        @contextlib.asynccontextmanager
+        async def canary(*_: object) -> AsyncIterator[Any]:
+            if fails is not None:
+                raise fails
+            self.is_running = True
+            yield self
+            self.is_running = False
+
+        monkeypatch.setattr(switchover_job, "SwitchoverSession", RehearsedPair)
+        monkeypatch.setattr(switchover_job, "switchover_session", both)
+        monkeypatch.setattr(switchover_job, "started_canary", canary)
+        monkeypatch.setattr(switchover_job, "why_not_selected", lambda *_: "")
+        asyncio.run(asyncio.wait_for(process.run(), 60))
+        report = parse_switchover_report(process.progress.body())
+        assert report is not None
+        return report
+
+
+def test_a_rehearsal_runs_its_canary_and_reports_what_that_saw(monkeypatch: pytest.MonkeyPatch):
+    pair = RehearsedPair()
+
+    report = pair.report(monkeypatch)
+
+    assert [SwitchoverState.FENCING, SwitchoverState.REHEARSED] == pair.states
+    assert not pair.is_running
+    assert "Rehearsed" == report.state
+    assert report.canary is not None
+    assert (True, 5, 1, 0, 0) == (
+        report.canary.passed,
+        report.canary.records_acknowledged,
+        report.canary.writes_refused,
+        report.canary.records_read_again,
+        report.canary.records_skipped,
+    )
+
+
+def test_a_rehearsal_that_a_new_process_continues_does_not_pass_its_canary(monkeypatch: pytest.MonkeyPatch):
+    """What the application saw before is lost with the first process, and the fence is there already."""
+    known = _record(1, type=SwitchoverType.REHEARSAL, state=SwitchoverState.FENCING)
+    pair = RehearsedPair(known)
+
+    report = pair.report(monkeypatch)
+
+    assert [] == pair.states
+    assert "Rehearsed" == report.state
+    assert report.canary is not None
+    assert (False, CANARY_UNKNOWN) == (report.canary.passed, report.canary.message)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (ModuleNotFoundError(name="confluent_kafka"), "this image has no Python package confluent_kafka"),
+        (CanaryFailedError(problem="group a does not follow"), "group a does not follow"),
+    ],
+    ids=["package", "group"],
+)
+def test_a_rehearsal_whose_canary_cannot_start_is_refused_before_anything_changes(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str
+):
+    report = RehearsedPair().report(monkeypatch, fails=error)
+
+    assert "Refused" == report.state
+    assert report.reason.startswith("spec.canary: ")
+    assert sentence in report.reason
+    assert () == report.states

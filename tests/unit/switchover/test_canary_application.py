@@ -119,3 +119,12 @@ def test_a_client_that_dies_before_anything_is_copied_ends_the_wait(monkeypatch:
             canary.wait_until_copied(60.0)
     finally:
         canary.stop()
+
+
+def test_a_canary_that_is_stopped_ends_the_wait_for_its_topic(monkeypatch: pytest.MonkeyPatch):
+    """Otherwise a process that gets SIGTERM would end minutes later."""
+    canary, _ = application(monkeypatch)
+    canary.stop()
+
+    with pytest.raises(CanaryFailedError, match="it was stopped before its topic was copied"):
+        canary.wait_until_copied(60.0)

@@ -173,6 +173,14 @@ SWITCHOVER_RULES: Final = (
         problem="type Unplanned waits for no consumers",
         action="remove it",
     ),
+    Rule(
+        paths=("spec",),
+        field="canary",
+        violated_if="self.type != 'Rehearsal' && has(self.canary)",
+        is_violated=lambda self: self.type != "Rehearsal" and self.canary is not None,
+        problem="type <<self.type>> has none",
+        action="remove it, or set spec.type to Rehearsal",
+    ),
 )
 
 

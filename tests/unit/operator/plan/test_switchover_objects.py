@@ -169,3 +169,26 @@ def test_a_request_has_the_last_verification_where_the_pair_requires_one():
     assert 60_000 == required["verifiedWithinMs"]
     assert {"run": "nightly", "endedMs": 1_796_000_000_000, "isEqual": True} == required["verification"]
     assert "verification" not in requested(maxLagSeconds=5)
+
+
+def test_a_rehearsal_with_a_canary_has_the_identities_of_both_members():
+    """The canary logs in as an application on both sides. Other Switchovers do not mount the Secret of the target's probe."""
+    other = {**PROBE, "password": {**SECRET, "secretName": "other-probe"}}
+    members = {
+        "east": {"flow": "east-to-west", "probe": PROBE},
+        "west": {"flow": "west-to-east", "probe": other},
+    }
+    pair = mirror_pair(members=members)
+    rehearsal = objects(pair, switchover(type="Rehearsal", canary={"topic": "orders.canary"}))
+    files = rehearsal[0]["data"]
+    mounted = [item["secret"]["secretName"] for item in pod(rehearsal)["volumes"] if "secret" in item]
+
+    assert {"topic": "orders.canary", "group": "orders.canary"} == request(rehearsal)["canary"]
+    assert 3 == request(rehearsal)["format"]
+    assert "kafka-west:9092" in files["target-probe-source.properties"]
+    assert "${dir:/mnt/mirrorflow/secrets/other-probe:password}" in files["target-probe-source.properties"]
+    assert ["other-probe", "probe"] == sorted(mounted)
+    without = objects(pair, switchover(type="Rehearsal"))
+    assert "canary" not in request(without)
+    assert 2 == request(without)["format"]
+    assert "target-probe-source.properties" not in without[0]["data"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_operator.api.pair_status import RefusedWrites, SwitchoverStatus
+from mirrorflow_operator.api.pair_status import CanarySummary, RefusedWrites, SwitchoverStatus
 from mirrorflow_operator.status.pair_assessment import why_not_switched
 from mirrorflow_operator.status.pair_conditions import PairReason, SwitchoverReason
 from mirrorflow_operator.status.pair_observation import BEGIN_WITHIN_S, PairObservation
@@ -192,6 +192,29 @@ def test_a_pod_that_cannot_start_is_reported():
 
     assert ("Unknown", "JobNotRunning") == conditions(status(seen))["Succeeded"]
     assert "The image cannot be pulled." == status(seen).waits_for
+
+
+@pytest.mark.parametrize(
+    ("canary", "condition"),
+    [
+        (None, ("True", "Rehearsed")),
+        (CanarySummary(passed=True, message="0 records again."), ("True", "Rehearsed")),
+        (CanarySummary(passed=False, message="3 records again."), ("False", "CanaryFailed")),
+    ],
+    ids=["none", "passed", "failed"],
+)
+def test_a_rehearsal_succeeds_only_if_its_canary_passes(
+    canary: CanarySummary | None, condition: tuple[str, str]
+):
+    ended = report("Rehearsed", canary=canary)
+    wanted = switchover_resource(type="Rehearsal")
+    of_job = job(report=ended, request="Rehearsal to west", is_complete=True)
+
+    written = status(observation(wanted, jobs={"move": of_job}))
+
+    assert condition == conditions(written)["Succeeded"]
+    assert canary == written.canary
+    assert canary is None or canary.passed or canary.message in written.conditions[0].message
 
 
 def test_each_reason_is_documented():

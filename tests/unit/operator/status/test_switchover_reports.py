@@ -6,11 +6,18 @@ from dataclasses import replace
 import pytest
 
 from mirrorflow_cli.switchover_job import MESSAGE_MAX_BYTES, SwitchoverProgress
+from mirrorflow_cli.switchover_report import canary_report
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.canary import CanaryResult, CanaryTimeline
 from mirrorflow_core.switchover.loss import EndEvidence, LossAssessment, PartitionLoss
 from mirrorflow_core.switchover.record import HISTORY_MAX, StateEntry, SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
-from mirrorflow_operator.api.pair_status import SwitchoverLoss, TopicLoss
+from mirrorflow_operator.api.pair_status import (
+    CanaryMilliseconds,
+    CanarySummary,
+    SwitchoverLoss,
+    TopicLoss,
+)
 from mirrorflow_operator.status.switchover_reports import SwitchoverReport, parse_switchover_report
 
 RECORD = SwitchoverRecord(
@@ -90,6 +97,42 @@ def test_the_parsed_loss_of_an_unplanned_switchover_equals_the_written_one():
             TopicLoss(topic="a", lost_offsets_at_least=12),
             TopicLoss(topic="c", lost_offsets_at_least=1),
         ),
+    )
+
+
+def test_the_parsed_canary_of_a_rehearsal_equals_the_written_one():
+    timeline = CanaryTimeline(last_acknowledged=1.0, accepted=2.25, rolling_back=2.0)
+    seen = CanaryResult(
+        topic="orders.canary",
+        group="canary",
+        client="confluent-kafka 2.16.1, librdkafka 2.16.1",
+        timeline=timeline,
+        acknowledged_records=100,
+        refused_writes=30,
+        refused_with="TOPIC_AUTHORIZATION_FAILED",
+        read_records=90,
+        source_offset=90,
+        target_offset=90,
+        read_again=0,
+        skipped=None,
+    )
+    record = replace(RECORD, type=SwitchoverType.REHEARSAL, state=SwitchoverState.REHEARSED)
+    progress = SwitchoverProgress(id=RECORD.id, record=record)
+    progress.note_canary(canary_report(seen)["canaryApplication"])
+
+    read = parse_switchover_report(progress.body())
+
+    assert read is not None
+    assert read.canary == CanarySummary(
+        passed=True,
+        message="Canary group canary has read 0 records again on the other cluster, and skipped 0. Its producer could not write for 1.2 s.",
+        client="confluent-kafka 2.16.1, librdkafka 2.16.1",
+        records_acknowledged=100,
+        records_read=90,
+        writes_refused=30,
+        records_read_again=0,
+        records_skipped=None,
+        milliseconds=CanaryMilliseconds(accepted=250, not_written=1_250),
     )
 
 
