@@ -40,7 +40,7 @@ from mirrorflow_core.errors import ClusterError, MirrorFlowError, SettingError
 from mirrorflow_core.switchover.canary import CanaryRequest
 from mirrorflow_core.switchover.guards import is_overtaken
 from mirrorflow_core.switchover.loss import LossAssessment
-from mirrorflow_core.switchover.record import SwitchoverRecord, newest_record
+from mirrorflow_core.switchover.record import StateEntry, SwitchoverRecord, newest_record
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, SwitchoverType
 from mirrorflow_replicator.switchover.canary_application import (
@@ -96,11 +96,14 @@ class SwitchoverProgress:
     epoch: int = 0  # of the newest switchover in the journal
     may_copy_back: bool = False  # the positions of the flow back are stored, so that it may be started
     canary: dict[str, Any] | None = None  # what the application of a rehearsal saw
+    is_ending: bool = False  # the record has ended, and not everything is known of that yet
 
     def note_step(self, step: SwitchoverStep, problem: str | None) -> None:
         """Notes the newest step, and the error that the next one repeats; None without one."""
         record = step.record
         self.record, self.waits_for = record, problem or step.waits_for or None
+        # The operator keeps the first report of an end, and reads no later one.
+        self.is_ending = record.is_at_rest
         # A later switchover that was rolled back has a higher epoch, and a superseded one takes no step.
         if record.state in PROMOTED:
             self.active, self.promoted_by = record.to, record.id
@@ -149,7 +152,7 @@ class SwitchoverProgress:
 
     def note_end(self, last: SwitchoverRecord, notes: Sequence[str]) -> None:
         """Notes how the switchover has ended."""
-        self.record, self.waits_for, self.notes = last, None, notes
+        self.record, self.waits_for, self.notes, self.is_ending = last, None, notes, False
         self.may_copy_back = last.state is SwitchoverState.DONE
 
     def body(self) -> bytes:
@@ -170,7 +173,7 @@ class SwitchoverProgress:
             "version": VERSION,
             "job": "switchover",
             "switchover": self.id,
-            "state": None if record is None else record.state.value,
+            "state": None,
             "waitsFor": (self.waits_for or "")[:TEXT_MAX],
             "reason": (self.refusal or "")[:TEXT_MAX],
             "notes": [note[:NOTE_MAX] for note in self.notes[:NOTES_MAX]],
@@ -183,13 +186,15 @@ class SwitchoverProgress:
         if self.refusal is not None:
             given["state"] = SwitchoverState.REFUSED.value
         elif record is not None:
+            shown, history = self._shown_state(record)
             given |= {
-                "since": _timestamp(record.entered_ms),
+                "state": shown.state.value,
+                "since": _timestamp(shown.entered_ms),
                 "reason": record.reason[:TEXT_MAX],
                 "source": record.source,
                 "states": [
                     {"state": entry.state.value, "entered": _timestamp(entry.entered_ms)}
-                    for entry in record.history[-STATES_MAX:]
+                    for entry in history[-STATES_MAX:]
                 ],
             }
             if record.fenced_ms:
@@ -206,6 +211,13 @@ class SwitchoverProgress:
                     f"The unplanned switchover {self.overtaken_by} was carried out in its place."
                 )
         return given
+
+    def _shown_state(self, record: SwitchoverRecord) -> tuple[StateEntry, Sequence[StateEntry]]:
+        """Returns the state that is reported, and the history up to it: the one before the end, while not everything is known of that."""
+        if not self.is_ending:
+            return StateEntry(record.state, record.entered_ms), record.history
+        history = record.history[:-1]
+        return history[-1] if history else StateEntry(SwitchoverState.ACCEPTED, record.created_ms), history
 
 
 @dataclass(slots=True, kw_only=True)
@@ -315,6 +327,7 @@ class SwitchoverProcess:
                     return
                 last = await session.runner.run(known or request)
                 if self._canary is not None:
+                    self._wait(f"Waits until the canary's group reads on {last.to}.")
                     result = await asyncio.to_thread(self._canary.finish, last.state)
                     self.progress.note_canary(canary_report(result)["canaryApplication"])
         finally:

@@ -109,6 +109,26 @@ def test_a_planned_switchover_reports_its_promotion_after_an_unplanned_one_was_r
     assert ("west", known.id, 7) == (report.active, report.promoted_by, report.epoch)
 
 
+def test_an_end_is_reported_only_with_everything_that_is_known_of_it():
+    """The operator keeps the first report of an end, and reads no later one."""
+    progress = SwitchoverProgress(id="pair/5")
+    reversing = _record(5, state=SwitchoverState.PROMOTING).moved_to(SwitchoverState.REVERSING, 7)
+    done = reversing.moved_to(SwitchoverState.DONE, 9)
+    progress.note_step(SwitchoverStep(reversing), None)
+    before = parse_switchover_report(progress.body())
+    progress.note_step(SwitchoverStep(done), None)
+    early = parse_switchover_report(progress.body())
+    progress.note_end(done, ["Restart producers."])
+    ended = parse_switchover_report(progress.body())
+
+    assert before is not None
+    assert early is not None
+    assert ended is not None
+    assert ("Reversing", before.since, before.states) == (early.state, early.since, early.states)
+    assert ("Done", ("Restart producers.",)) == (ended.state, ended.notes)
+    assert ["Reversing", "Done"] == [entry.state for entry in ended.states]
+
+
 def test_the_job_needs_a_folder_as_its_argument():
     assert EXIT_USAGE == main([])
 
@@ -257,7 +277,9 @@ class RehearsedPair:
     def __init__(self, *known: SwitchoverRecord) -> None:
         self.known = known
         self.states: list[SwitchoverState] = []  # as the canary has noted them
+        self.reported = ""  # the state that is reported while the canary still runs
         self.is_running = False
+        self.process: SwitchoverProcess | None = None
         self.checks = SimpleNamespace(notes=())
         self.on_step: Callable[[SwitchoverStep, str], None] = lambda *_: None
         self.journal = self.runner = self
@@ -280,6 +302,10 @@ class RehearsedPair:
         self.states.append(state)
 
     def finish(self, state: SwitchoverState) -> CanaryResult:
+        assert self.process is not None
+        early = parse_switchover_report(self.process.progress.body())
+        assert early is not None
+        self.reported = early.state
         return CanaryResult(
             topic="canary",
             group="canary",
@@ -306,7 +332,7 @@ class RehearsedPair:
             begin_until_ms=2**60,
             canary=CanaryRequest(topic="canary", group="canary"),
         )
-        process = SwitchoverProcess(job=job, progress=SwitchoverProgress(id=job.id))
+        self.process = process = SwitchoverProcess(job=job, progress=SwitchoverProgress(id=job.id))
 
         @contextlib.asynccontextmanager
         async def both(*_: object, on_step: Any) -> AsyncIterator[Any]:
@@ -338,6 +364,7 @@ def test_a_rehearsal_runs_its_canary_and_reports_what_that_saw(monkeypatch: pyte
 
     assert [SwitchoverState.FENCING, SwitchoverState.REHEARSED] == pair.states
     assert not pair.is_running
+    assert "Rehearsed" != pair.reported
     assert "Rehearsed" == report.state
     assert report.canary is not None
     assert (True, 5, 1, 0, 0) == (
