@@ -301,7 +301,7 @@ class PartitionPlanner:
             return self._handle_extra_target_records(target_offset)
         source_offset = await locate(source, target_records, stored.source_guesses(target_records[0].offset))
         if source_offset is not None:
-            return await self._handle_extra_source_records(source_offset)
+            return await self._handle_extra_source_records(source_offset, target_records[0].offset)
         if source.start == 0 and target.start == 0 and self._copies_from_start:
             return 0, 0
         self._add_undecided(source.start, source.end, NO_MATCH)
@@ -344,17 +344,17 @@ class PartitionPlanner:
             )
         return self._source.start, target_offset
 
-    async def _handle_extra_source_records(self, source_offset: int) -> tuple[int, int]:
-        """Handles source records before *source_offset*, where the target begins: deleted there, or never copied."""
+    async def _handle_extra_source_records(self, source_offset: int, target_offset: int) -> tuple[int, int]:
+        """Handles source records before *source_offset*, which is the target's first one: deleted there, or never copied."""
         source, target = self._source, self._target
-        begins_at = self._partition.stored.begins_at
+        began_at = self._partition.stored.began_at(target_offset)
         if target.start > 0 and await self._retention_explains(source_offset):
             self._add_note(
                 f"source offsets {source.start} to {source_offset} hold records that the target's retention has deleted"
             )
         elif target.start > 0:
             self._add_range(source.start, source_offset, 0, 0)
-        elif not self._copies_from_start or (begins_at is not None and begins_at >= source_offset):
+        elif not self._copies_from_start or (began_at is not None and began_at >= source_offset):
             self._add_note(f"source offsets {source.start} to {source_offset} are from before the flow began")
         else:
             self._add_range(source.start, source_offset, 0, 0)

@@ -46,10 +46,11 @@ class StoredOffsets:
         """The target has all copied records before this source offset; None if no offset is stored."""
         return None if self.position is None else self.position.source_offset + 1
 
-    @property
-    def begins_at(self) -> int | None:
-        """The source offset at which the offset map begins; None without a map."""
-        return None if self.map is None else self.map.runs[0].upstream
+    def began_at(self, target_offset: int) -> int | None:
+        """Returns the source offset at which the flow began; None unless its map begins with the copy's first record, at *target_offset*."""
+        if self.map is None or self.map.runs[0].downstream > target_offset:
+            return None  # a map that was cleared begins again within the copy
+        return self.map.runs[0].upstream
 
     def target_guesses(self, upstream: int) -> list[OffsetGuess]:
         """Returns target offsets of the first record at or after source offset *upstream*, best guess first."""

@@ -235,6 +235,21 @@ def test_missing_first_records_of_an_undeleted_target_are_different() -> None:
     assert {"equal", "different"} == outcomes(results)
 
 
+@pytest.mark.parametrize(
+    ("first", "is_missing"),
+    [(Run(30, 0, 100, 70, 70), False), (Run(60, 30, 100, 70, 40), True)],
+    ids=["with the copy", "later"],
+)
+def test_a_map_that_begins_with_the_copy_shows_where_the_flow_began(first: Run, *, is_missing: bool) -> None:
+    """One that begins later was cleared meanwhile, or the flow copied with Java MM2 before."""
+    offset_map = OffsetMap(stream=MapStream(1, "", ""), ordinal=70, upstream_end=100, runs=(first,))
+
+    plan, results = plan_and_compare(range(100), range(30, 100), known=StoredOffsets(map=offset_map))
+
+    assert bool(plan.notes) is not is_missing
+    assert sum(window.differing for window in results) == (30 if is_missing else 0)
+
+
 def test_target_records_before_an_undeleted_source_are_extra() -> None:
     _, results = plan_and_compare(range(50), [200, 201, *range(50)])
     assert 2 == sum(window.differing for window in results)
