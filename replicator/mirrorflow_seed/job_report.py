@@ -11,7 +11,9 @@ from typing import Any, Final
 from mirrorflow_core.reports import Guarantee
 
 VERSION: Final = 1
-MESSAGE_CHARACTERS_MAX: Final = 1_024  # keeps the report below the 4 KiB of a termination message
+REPORT_BYTES_MAX: Final = 4_096  # of a termination message
+MESSAGE_CHARACTERS_MAX: Final = 1_024  # of an ordinary text; it keeps the report below that
+_CHARACTER_BYTES_MAX: Final = 12  # in JSON: the escapes of a surrogate pair
 
 
 class JobPhase(Enum):
@@ -171,5 +173,11 @@ Report = SeedReport | VerifyReport | RepairReport | ArchiveReport
 
 
 def encode(report: Report) -> bytes:
-    """Returns *report* as JSON, as served over HTTP and written as termination message; at most 4 KiB."""
-    return json.dumps(report.as_json(), ensure_ascii=True, separators=(",", ":")).encode()[:4096]
+    """Returns *report* as JSON, as served over HTTP and written as termination message; its message is cut so that it fits into 4 KiB."""
+    fields = report.as_json()
+    while True:
+        body = json.dumps(fields, separators=(",", ":")).encode()
+        excess_bytes, message = len(body) - REPORT_BYTES_MAX, fields["message"]
+        if excess_bytes <= 0 or not message:
+            return body
+        fields["message"] = message[: -max(1, excess_bytes // _CHARACTER_BYTES_MAX)]
