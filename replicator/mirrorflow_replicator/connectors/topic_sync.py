@@ -146,14 +146,7 @@ class TopicSync:
             replication_factor=self._replication_factor,
             before=self._copied,
         )
-        not_created, refused_settings = await self._create(
-            [new for new in plan.create if new.source not in undescribed]
-        )
-        failures = {  # by target name
-            **{remote(topic): why for topic, why in undescribed.items()},
-            **not_created,
-            **await self._grow(plan),
-        }
+        failures, refused_settings = await self._carry_out(plan, undescribed)
         if plan.create or plan.grow:
             wanted = {new.name: new.partitions for new in plan.create} | {
                 new.name: new.total for new in plan.grow
@@ -275,6 +268,18 @@ class TopicSync:
                 else:
                     undescribed[topic] = f"Topic {topic} has no copy yet: {refusal}"
         return configs, _of_topics("New topics get the target's default settings", denied), undescribed
+
+    async def _carry_out(
+        self, plan: TopologyPlan, undescribed: Mapping[str, str]
+    ) -> tuple[dict[str, str], tuple[str, ...]]:
+        """Creates and grows topics, but not those of *undescribed*.
+
+        Returns a message by target name for each topic that was not created or grown, and for refused settings.
+        """
+        described = [new for new in plan.create if new.source not in undescribed]
+        late = {new.name: undescribed[new.source] for new in plan.create if new.source in undescribed}
+        not_created, refused_settings = await self._create(described)
+        return {**late, **not_created, **await self._grow(plan)}, refused_settings
 
     async def _create(self, plans: Sequence[NewTopicPlan]) -> tuple[dict[str, str], tuple[str, ...]]:
         """Returns a message by target name for each topic that was not created, and for refused settings."""

@@ -49,7 +49,7 @@ def failures_before_pauses(monkeypatch: pytest.MonkeyPatch, discovery: TopicDisc
     return failures
 
 
-def test_a_job_that_fails_again_and_again_is_retried_ever_more_rarely(monkeypatch: pytest.MonkeyPatch):
+def test_each_failure_in_a_row_lengthens_the_pause_before_a_retry(monkeypatch: pytest.MonkeyPatch):
     """The jobs before it succeed each time: they list all topics of both clusters."""
 
     async def succeed() -> None:

@@ -102,7 +102,7 @@ def test_a_registry_with_a_limit_of_requests_is_read_whole(
 
 
 def test_a_pass_that_fails_keeps_the_settings_that_it_has_read(registry: BusyRegistry):
-    """Otherwise each pass over many subjects would begin anew, and fail at the same request."""
+    """Otherwise each pass over many subjects would read all of them again, and fail at the same request."""
     refused_once = iter([503])
     registry.refuses = lambda path: next(refused_once, 0) if path == f"/config/s{SUBJECTS - 1:03}" else 0
 

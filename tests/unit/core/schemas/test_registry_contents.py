@@ -12,7 +12,7 @@ def version(schema: str, schema_type: str = "JSON") -> SchemaVersion:
     return parse_version(body)
 
 
-def test_schemas_are_equal_whatever_their_order_of_keys_and_spaces():
+def test_the_order_of_keys_and_spaces_do_not_distinguish_schemas():
     assert version('{"type": "int", "name": "a"}').content == version('{"name":"a","type":"int"}').content
 
 

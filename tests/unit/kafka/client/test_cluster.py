@@ -105,7 +105,7 @@ def test_only_a_response_about_all_topics_removes_topics() -> None:
     assert set(merged(metadata, nothing, requested=None).topics) == set()
 
 
-def test_a_response_of_a_broker_that_knows_no_brokers_yet_changes_nothing() -> None:
+def test_metadata_without_brokers_is_ignored() -> None:
     """A broker with ZooKeeper responds so after its start, until the controller has sent it the metadata; Java's client ignores it, too."""
     metadata = merged_metadata(metadata_response(leader=1, epoch=0))
     starting = MetadataResponse(cluster_id="abc", controller_id=-1, brokers=[], topics=[])
