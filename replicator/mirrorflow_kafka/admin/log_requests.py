@@ -169,11 +169,6 @@ def _why_no_leader(cluster: Cluster, partition: TopicPartition) -> int:
     return topic.error or error_codes.LEADER_NOT_AVAILABLE
 
 
-def _believed_epoch(cluster: Cluster, topic: str, partition: int) -> int:
-    """Returns the cached leader epoch; a broker that knows another epoch returns an error."""
-    return cluster.metadata.topics[topic].partitions[partition].leader_epoch
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedOffset:
     """The offset for a timestamp; -1 if no record is as new. Valid only if `error` is 0."""
@@ -219,7 +214,10 @@ async def list_offsets(
                 topic,
                 [
                     topic_class.ListOffsetsPartition(
-                        number, _believed_epoch(cluster, topic, number), timestamp
+                        # A broker that knows another epoch returns an error; -1 if the topic was deleted meanwhile.
+                        number,
+                        cluster.metadata.leader_epoch(topic, number),
+                        timestamp,
                     )
                     for number in numbers
                 ],
@@ -291,7 +289,9 @@ async def end_offset_for_leader_epoch(
                 topic,
                 [
                     topic_class.OffsetForLeaderPartition(
-                        number, _believed_epoch(cluster, topic, number), epochs[TopicPartition(topic, number)]
+                        number,
+                        cluster.metadata.leader_epoch(topic, number),
+                        epochs[TopicPartition(topic, number)],
                     )
                     for number in numbers
                 ],

@@ -3,6 +3,7 @@ numbered.
 """
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, create_autospec
@@ -36,16 +37,18 @@ class Connection:
             await asyncio.Event().wait()
         parts = [
             SimpleNamespace(
-                partition_index=partition.partition_index,
+                partition_index=getattr(partition, "partition_index", None),
+                partition=getattr(partition, "partition", None),
                 error_code=0,
                 offset=END,
+                end_offset=END,
                 timestamp=-1,
                 leader_epoch=3,
             )
             for topic in request.topics
             for partition in topic.partitions
         ]
-        return SimpleNamespace(topics=[SimpleNamespace(name="orders", partitions=parts)])
+        return SimpleNamespace(topics=[SimpleNamespace(name="orders", topic="orders", partitions=parts)])
 
 
 class Leaders:
@@ -77,6 +80,26 @@ class Leaders:
 
     async def refresh(self, _topics: Any) -> None:
         """Does nothing, because the metadata is up to date."""
+
+
+class DeletingCluster(Leaders):
+    """A cluster whose topic is deleted, as other callers see it, while a connection is opened."""
+
+    async def connection(self, node_id: int, **_options: str) -> Connection:
+        self.metadata = replace(self.metadata, topics={})
+        return await super().connection(node_id)
+
+
+def test_a_topic_may_be_deleted_while_a_connection_to_its_leader_is_opened():
+    """The broker decides then: an unexpected error would end the process with all of its connectors."""
+    cluster: Any = DeletingCluster()
+
+    offsets = asyncio.run(admin.list_offsets(cluster, [RESPONSIVE], LATEST))
+    cluster.metadata = Leaders.metadata
+    ends = asyncio.run(admin.end_offset_for_leader_epoch(cluster, {RESPONSIVE: 3}))
+
+    assert offsets[RESPONSIVE].offset == END
+    assert ends[RESPONSIVE].end_offset == END
 
 
 def test_only_partitions_of_an_unresponsive_leader_have_an_error():
