@@ -5,6 +5,7 @@ refuses is a message in the result and does not affect copying; only an unreacha
 `report_only` nothing is written, and the result says what would be.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -98,7 +99,10 @@ class AclSync:
         source = await admin.describe_acls(self._source, resource_type=TOPIC)
         target = await admin.describe_acls(self._target, resource_type=TOPIC)
         owned, unknown = await self._owned()
-        plan = plan_acls(source=source, target=target, owned=owned, topics=topics, rules=self._rules)
+        # In a thread: 200,000 ACLs take some 6 s, within which a member of a group must send heartbeats.
+        plan = await asyncio.to_thread(
+            plan_acls, source=source, target=target, owned=owned, topics=tuple(topics), rules=self._rules
+        )
         if self._report_only:
             doubt = await doubtful_access(self._target, plan.create, target, self._rules)
             return (

@@ -1,13 +1,22 @@
 """The sync of ACLs, on clusters in memory."""
 
 import asyncio
+import threading
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mirrorflow_core.errors import NotAuthorizedError
-from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
+from mirrorflow_core.topics.topic_acls import (
+    TOPIC,
+    AclBinding,
+    AclPlan,
+    Operation,
+    PatternType,
+    Permission,
+    plan_acls,
+)
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.stores.identity_topic import AclMarks
 from mirrorflow_replicator.config.plugins import make_selection
@@ -92,3 +101,18 @@ def test_report_only_mode_reports_missing_acls_where_it_may_not_read_the_identit
 
     assert created.startswith("Allow Read on topic east.orders for User:alice: would be created")
     assert unknown == f"Which ACLs would be removed is not known: {denied('Read')}"
+
+
+def test_acls_are_compared_outside_of_the_event_loop(monkeypatch: pytest.MonkeyPatch):
+    """Hundreds of thousands take seconds, in which group membership, heartbeats and probes need the loop."""
+    threads: list[threading.Thread] = []
+
+    def plan(**facts: Any) -> AclPlan:
+        threads.append(threading.current_thread())
+        return plan_acls(**facts)
+
+    monkeypatch.setattr(acl_sync, "plan_acls", plan)
+
+    assert reported(ClusterWithAcls("west"))
+    assert threads
+    assert threading.main_thread() not in threads
