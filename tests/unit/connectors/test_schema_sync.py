@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +18,12 @@ from mirrorflow_core.errors import (
     RegistryRefusedError,
     RegistryUnreachableError,
 )
-from mirrorflow_core.schemas.schema_plan import SchemaPlan
+from mirrorflow_core.schemas.schema_plan import SchemaPlan, plan_schemas
 from mirrorflow_core.schemas.subject_mapping import RESERVED_SUBJECT
 from mirrorflow_core.settings import RegistrySettings, SchemaSettings
 from mirrorflow_kafka.registry.registry_client import RegistryClient, _parsed, endpoints
 from mirrorflow_kafka.registry.registry_reader import RegistryReader
+from mirrorflow_replicator.connectors import schema_sync
 from mirrorflow_replicator.connectors.schema_sync import REFUSED_STEPS_MAX, SchemaSync
 from tests.harness.schema_registry.registry_in_process import RunningRegistry
 from tests.harness.schema_registry.registry_model import RegistryModel
@@ -148,6 +150,24 @@ def test_an_id_that_no_list_shows_causes_one_pass_only(target: RunningRegistry):
 
     assert asyncio.run(found()) == [True, False, False, True]
     source.close()
+
+
+def test_registries_are_compared_outside_of_the_event_loop(
+    source: RunningRegistry, target: RunningRegistry, monkeypatch: pytest.MonkeyPatch
+):
+    """Tens of thousands of versions take seconds, in which heartbeats and probes need the loop."""
+    threads: list[threading.Thread] = []
+
+    def plan(*facts: Any) -> SchemaPlan:
+        threads.append(threading.current_thread())
+        return plan_schemas(*facts)
+
+    monkeypatch.setattr(schema_sync, "plan_schemas", plan)
+
+    synchronize(settings_of(source.url, target.url))
+
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 def test_later_passes_read_the_settings_of_some_subjects_only(
