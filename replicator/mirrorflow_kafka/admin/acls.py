@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import astuple
 from typing import Any, Final
 
-from mirrorflow_core.errors import NotAuthorizedError, UnreachableError
+from mirrorflow_core.errors import ClusterError, NotAuthorizedError
 from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
 from mirrorflow_core.wire import error_codes
 from mirrorflow_core.wire.error_codes import BrokerRefusal
@@ -30,6 +30,19 @@ _KNOWN_AUTHORIZERS = (
 PROBE_USER = "User:mirrorflow-acl-probe"
 APPLIED_TIMEOUT_S = 15.0
 APPLIED_POLL_S = 0.05
+
+
+class AclNotAppliedError(ClusterError):
+    """Raised when a broker of *cluster* does not list a change of the ACLs of *topic* in time, although the cluster has accepted it."""
+
+    reason = "AclNotApplied"
+    retriable = True
+
+    def __init__(self, *, cluster: str, topic: str) -> None:
+        super().__init__(
+            f"Cluster {cluster} has accepted a change of the ACLs of topic {topic}, which was not applied within {APPLIED_TIMEOUT_S:g} s.",
+            cluster=cluster,
+        )
 
 
 async def describe_acls(
@@ -147,7 +160,7 @@ async def may_write_topic(cluster: Cluster, topic: str) -> bool:
 async def loses_access(cluster: Cluster, topic: str) -> bool:
     """Returns whether this client loses Write on *topic* as soon as an ACL for someone else names it.
 
-    Creates such an ACL for a moment, so *topic* must be a name that no topic has. Raises ClusterError.
+    Creates such an ACL for a moment, so *topic* must be a name that no topic has. Raises AclNotAppliedError, ClusterError.
     """
     acl = AclBinding(
         resource_type=TOPIC,
@@ -177,7 +190,7 @@ async def _delete(cluster: Cluster, acl: AclBinding) -> None:
 
 
 async def _wait(cluster: Cluster, acl: AclBinding, *, present: bool) -> None:
-    """Waits until the broker that is asked for operations has applied a change of *acl*."""
+    """Waits until the broker that is asked for operations has applied a change of *acl*. Raises AclNotAppliedError, ClusterError."""
     try:
         async with asyncio.timeout(APPLIED_TIMEOUT_S):
             while True:
@@ -188,8 +201,7 @@ async def _wait(cluster: Cluster, acl: AclBinding, *, present: bool) -> None:
                     return
                 await asyncio.sleep(APPLIED_POLL_S)
     except TimeoutError:
-        problem = f"a change of the ACLs of topic {acl.resource_name} was not applied within {APPLIED_TIMEOUT_S:g} s"
-        raise UnreachableError(cluster=cluster.alias, addresses="its brokers", problem=problem) from None
+        raise AclNotAppliedError(cluster=cluster.alias, topic=acl.resource_name) from None
 
 
 def _node(cluster: Cluster) -> int:

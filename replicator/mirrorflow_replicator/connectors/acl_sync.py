@@ -11,20 +11,38 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnsupportedBrokerError
+from mirrorflow_core.errors import (
+    BrokerError,
+    InternalTopicUnavailableError,
+    NotAuthorizedError,
+    UnsupportedBrokerError,
+)
 from mirrorflow_core.replication_policy import remote_prefix
 from mirrorflow_core.settings import PolicyKind, SourceSettings
 from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, AclPlan, AclRules, first_acls, plan_acls
 from mirrorflow_core.topics.topic_selection import TopicSelection
 from mirrorflow_core.wire.error_codes import SECURITY_DISABLED
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.acls import SETTING, loses_access, may_be_open, may_write_topic
+from mirrorflow_kafka.admin.acls import (
+    SETTING,
+    AclNotAppliedError,
+    loses_access,
+    may_be_open,
+    may_write_topic,
+)
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.identity_topic import AclMarks, HoldLog
 
 log = logging.getLogger("mirrorflow.worker")
 
 PROBE_TOPIC = "mirrorflow-acl-probe"  # no topic of the source is called so
+# Errors of a cluster that responds; neither topics nor their settings need what they are about.
+_OF_ACLS_ALONE = (
+    NotAuthorizedError,
+    UnsupportedBrokerError,
+    InternalTopicUnavailableError,
+    AclNotAppliedError,
+)
 GRANT = "Give the flow ACLs of its own first; `mirrorflow acls` prints them."
 
 
@@ -85,7 +103,7 @@ class AclSync:
         """Copies ACLs to the target; *topics* are those copied now. Returns messages for what was not done."""
         try:
             return await self._sync(topics)
-        except (NotAuthorizedError, UnsupportedBrokerError) as error:
+        except _OF_ACLS_ALONE as error:
             return (f"Topic ACLs are not synchronised: {error}",)
         except BrokerError as error:
             if error.code != SECURITY_DISABLED:

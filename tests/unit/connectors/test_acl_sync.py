@@ -2,12 +2,13 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from mirrorflow_core.errors import NotAuthorizedError
+from mirrorflow_core.errors import InternalTopicUnavailableError, NotAuthorizedError
 from mirrorflow_core.topics.topic_acls import (
     TOPIC,
     AclBinding,
@@ -17,20 +18,20 @@ from mirrorflow_core.topics.topic_acls import (
     Permission,
     plan_acls,
 )
-from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin import acls, admin
 from mirrorflow_kafka.stores.identity_topic import AclMarks
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.connectors import acl_sync
-from mirrorflow_replicator.connectors.acl_sync import AclSync
+from mirrorflow_replicator.connectors.acl_sync import PROBE_TOPIC, AclSync
 from tests.unit.connectors.flow_settings import settings
 
 
 class ClusterWithAcls:
     """A cluster on which this client may describe ACLs, and has no permission on the identity topic."""
 
-    def __init__(self, alias: str, *acls: AclBinding) -> None:
+    def __init__(self, alias: str, *bindings: AclBinding) -> None:
         self.alias = alias
-        self.acls = acls
+        self.acls = bindings
         self.has_identity_topic = False
 
     async def refresh(self, _: object = None) -> None:
@@ -116,3 +117,62 @@ def test_acls_are_compared_outside_of_the_event_loop(monkeypatch: pytest.MonkeyP
     assert reported(ClusterWithAcls("west"))
     assert threads
     assert threading.main_thread() not in threads
+
+
+def synchronized(target: ClusterWithAcls) -> tuple[str, ...]:
+    """Returns the messages of a flow that applies ACLs."""
+    flow = settings()
+    clusters: Any = ClusterWithAcls("east", acl("orders", "alice")), target
+    sync = AclSync(*clusters, settings=flow, selection=make_selection(flow))
+    return asyncio.run(sync.sync(["orders"]))
+
+
+def test_an_identity_topic_without_a_leader_does_not_end_the_discovery_of_topics(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The cluster responds, so only the ACLs wait: all topics would be listed again at each attempt."""
+    unavailable = InternalTopicUnavailableError(
+        cluster="west", topic="mm2-identity.east.internal", leaderless=0
+    )
+
+    async def fail(*_: object) -> None:
+        raise unavailable
+
+    monkeypatch.setattr(admin, "create_topic_and_wait", fail)
+
+    assert synchronized(ClusterWithAcls("west")) == (f"Topic ACLs are not synchronised: {unavailable}",)
+
+
+def test_a_target_that_applies_acls_late_does_not_end_the_discovery_of_topics(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    target = ClusterWithAcls("west")
+    target.has_identity_topic = True
+    accepted: list[AclBinding] = []
+
+    async def read_nothing(_: object) -> frozenset[AclBinding]:
+        return frozenset()
+
+    async def accept(_: object, bindings: Sequence[AclBinding]) -> dict[AclBinding, None]:
+        accepted.extend(bindings)
+        return dict.fromkeys(bindings)
+
+    async def describe(cluster: ClusterWithAcls, **_: object) -> tuple[AclBinding, ...]:
+        return cluster.acls
+
+    async def yes(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(AclMarks, "read", read_nothing)
+    monkeypatch.setattr(acl_sync, "may_be_open", yes)
+    monkeypatch.setattr(acls, "may_write_topic", yes)
+    for name, function in (("describe_acls", describe), ("create_acls", accept), ("delete_acls", accept)):
+        monkeypatch.setattr(acls, name, function)
+    monkeypatch.setattr(acls, "_node", lambda _: 1)
+    monkeypatch.setattr(acls, "APPLIED_TIMEOUT_S", 0.01)
+
+    (message,) = synchronized(target)
+
+    assert message.startswith("Topic ACLs are not synchronised: ")
+    assert "was not applied within" in message
+    assert {binding.resource_name for binding in accepted} == {f"east.{PROBE_TOPIC}"}
