@@ -10,11 +10,14 @@ from collections.abc import Collection, Sequence
 
 from mirrorflow_core.topics.retention_hold import HoldRecord, Holds, decode_hold, encode_hold, identity_topic
 from mirrorflow_core.topics.topic_acls import AclBinding, decode_mark, encode_mark
+from mirrorflow_core.wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import MirrorLog, append
 from mirrorflow_kafka.stores.own_topics import new_identity_topic
+
+_MISSING = (UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED)
 
 
 class AclMarks:
@@ -69,10 +72,13 @@ class HoldLog:
             await admin.create_topic_and_wait(self._cluster, new)
 
     async def exists(self) -> bool:
-        """Returns whether the topic exists, so that there can be holds."""
-        if self._cluster.leader(self._log.topic, 0) is None:
-            await self._cluster.refresh([self._log.topic])
-        return self._cluster.leader(self._log.topic, 0) is not None
+        """Returns whether the topic exists, so that there can be holds; also while it has no leader. A topic that is hidden counts as missing."""
+        topic = self._log.topic
+        if self._cluster.leader(topic, 0) is not None:
+            return True
+        await self._cluster.refresh([topic])
+        known = self._cluster.metadata.topics.get(topic)
+        return known is not None and known.error not in _MISSING
 
     async def read(self) -> Holds:
         """Reads the holds since the last call; returns all."""

@@ -16,7 +16,13 @@ from functools import partial
 from typing import NamedTuple
 
 from mirrorflow_core.backoff import backoff_s
-from mirrorflow_core.errors import BrokerError, ClusterError, MirrorFlowError, NotAuthorizedError
+from mirrorflow_core.errors import (
+    BrokerError,
+    ClusterError,
+    InternalTopicUnavailableError,
+    MirrorFlowError,
+    NotAuthorizedError,
+)
 from mirrorflow_core.partition_assignment import Assignment, assign
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import SideReport
@@ -290,15 +296,18 @@ class TopicDiscovery:
             return frozenset() if retention is None else await retention.held(), ()
         except NotAuthorizedError as error:
             # A job with the same rights cannot have held anything.
-            return frozenset(), (f"Whether a bulk job holds the retention of topics is not known: {error}",)
+            return frozenset(), (_holds_unknown(error),)
+        except InternalTopicUnavailableError as error:
+            # Any topic may be held: its old records would be deleted within minutes.
+            return frozenset(self.names.values()), (_holds_unknown(error),)
 
     async def _restore_retention(self) -> tuple[str, ...]:
         """Restores the retention that finished bulk jobs held; returns messages for topics where that failed."""
         retention = await self._retention()
         try:
             return () if retention is None else await retention.settle()
-        except NotAuthorizedError as error:
-            return (f"Whether a bulk job holds the retention of topics is not known: {error}",)
+        except (NotAuthorizedError, InternalTopicUnavailableError) as error:
+            return (_holds_unknown(error),)
 
     async def _retention(self) -> RetentionWriter | None:
         """Returns the writer of retention holds; None if the flow has no identity topic, and so no holds."""
@@ -388,6 +397,10 @@ class TopicDiscovery:
         if assignment != self.assignment:
             await on_assignment(assignment)
             self.assignment = assignment
+
+
+def _holds_unknown(error: ClusterError) -> str:
+    return f"Whether a bulk job holds the retention of topics is not known: {error}"
 
 
 def relist_after_s(age_s: float, every_s: float) -> float:

@@ -19,6 +19,7 @@ from mirrorflow_core.topics.topic_acls import (
     plan_acls,
 )
 from mirrorflow_kafka.admin import acls, admin
+from mirrorflow_kafka.client.metadata import EMPTY
 from mirrorflow_kafka.stores.identity_topic import AclMarks
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.connectors import acl_sync
@@ -28,6 +29,8 @@ from tests.unit.connectors.flow_settings import settings
 
 class ClusterWithAcls:
     """A cluster on which this client may describe ACLs, and has no permission on the identity topic."""
+
+    metadata = EMPTY
 
     def __init__(self, alias: str, *bindings: AclBinding) -> None:
         self.alias = alias
