@@ -38,45 +38,73 @@
     while (at) { const next = at.nextSibling; at.remove(); at = next; }
   }
 
-  function show(html) {
-    const body = parser.parseFromString(`<main id="main" tabindex="-1">${html}</main>`, "text/html");
-    morph(main, body.getElementById("main"));
+  // Moving an element takes the focus of the keyboard from it.
+  function replaceMain(page) {
+    const focused = document.activeElement;
+    morph(main, page.getElementById("main"));
+    if (focused !== document.activeElement && main.contains(focused)) focused.focus({ preventScroll: true });
     shownAt = performance.now();
     refresh();
   }
 
-  let stream = null;
-  let heardAt = Date.now();
-  function follow() {
-    if (stream) stream.close();
-    const query = new URLSearchParams({ path: location.pathname, query: location.search.slice(1) });
-    stream = new EventSource(`/events?${query}`);
-    stream.addEventListener("page", (event) => { heardAt = Date.now(); show(JSON.parse(event.data)); live(); });
-    stream.addEventListener("gone", () => { heardAt = Date.now(); live("gone"); });
-    stream.addEventListener("signed-out", () => location.assign("/sign-in"));
-    stream.onopen = () => { heardAt = Date.now(); live(); };
-    stream.onerror = () => live();
+  function show(html) {
+    replaceMain(parser.parseFromString(`<main id="main" tabindex="-1">${html}</main>`, "text/html"));
   }
 
-  function live(word) {
+  const RETRY_MS = 5000;
+  let stream = null;
+  let retry = 0;
+  let heardAt = Date.now();
+  let isGone = false; // what the page shows has ended
+  function follow() {
+    clearTimeout(retry);
+    if (stream) stream.close();
+    const query = new URLSearchParams({ path: location.pathname, query: location.search.slice(1) });
+    const own = new EventSource(`/events?${query}`);
+    stream = own;
+    own.addEventListener("page", (event) => { heardAt = Date.now(); isGone = false; show(JSON.parse(event.data)); live(); });
+    own.addEventListener("gone", () => { heardAt = Date.now(); isGone = true; live(); });
+    own.addEventListener("signed-out", () => location.reload());
+    own.onopen = () => { heardAt = Date.now(); live(); };
+    own.onerror = () => { live(); if (own === stream && own.readyState === EventSource.CLOSED) followLater(); };
+  }
+
+  // A browser ends a stream for good at any response but 200, such as that of a proxy while the console is started again.
+  function followLater() {
+    clearTimeout(retry);
+    retry = setTimeout(async () => {
+      try {
+        const response = await fetch(location.href, { redirect: "manual" });
+        if (response.type === "opaqueredirect") { location.reload(); return; } // to sign in
+      } catch { followLater(); return; }
+      follow();
+    }, RETRY_MS);
+  }
+
+  function live() {
     const element = document.getElementById("live");
     const silent_s = Math.round((Date.now() - heardAt) / 1000);
-    const isLost = silent_s > 15 || word === "gone";
-    element.classList.toggle("lost", isLost);
-    const text = word === "gone" ? "this flow has ended" : isLost ? `no update for ${silent_s} s` : "live";
+    const isSilent = silent_s > 15;
+    element.classList.toggle("lost", isSilent || isGone);
+    const text = isSilent ? `no update for ${silent_s} s` : isGone ? "this flow has ended" : "live";
     const span = document.getElementById("live-word");
     if (span.textContent !== text) span.textContent = text;
   }
 
   // Opens a link without a new page: the URL changes, and the part that changes is replaced.
+  let swaps = 0;
   async function swap(url) {
-    const response = await fetch(url, { headers: { Accept: "text/html" } });
-    if (!response.ok) { location.assign(url); return; }
-    const page = parser.parseFromString(await response.text(), "text/html");
+    swaps += 1;
+    const own = swaps;
+    let text = null;
+    try {
+      const response = await fetch(url, { headers: { Accept: "text/html" } });
+      if (response.ok && !response.redirected) text = await response.text();
+    } catch { /* the browser says what is wrong */ }
+    if (own !== swaps) return; // another link was opened meanwhile
+    if (text === null) { location.assign(url); return; }
     history.replaceState(null, "", url);
-    morph(main, page.getElementById("main"));
-    shownAt = performance.now();
-    refresh();
+    replaceMain(parser.parseFromString(text, "text/html"));
     follow();
   }
 
@@ -278,8 +306,11 @@
     const width = holder.clientWidth;
     const signature = `${width}|${holder.dataset.topics}`;
     if (!heat || heat.signature !== signature || heat.canvas !== canvas) {
-      const kept = heat && heat.canvas === canvas ? heat.at : -1;
-      heat = { ...layout(width, topics, states.length), signature, canvas, at: kept };
+      const kept = heat && heat.canvas === canvas ? heat.cells[heat.at] : null;
+      heat = { ...layout(width, topics, states.length), signature, canvas, at: -1 };
+      // The place of a partition may be new; what a person has chosen stays the same partition.
+      if (kept) heat.at = heat.cells.findIndex((cell) => cell.topic === kept.topic && cell.partition === kept.partition);
+      showTip();
     }
     const scale = window.devicePixelRatio || 1;
     canvas.width = Math.round(width * scale);
@@ -342,13 +373,18 @@
   }
 
   function point(index) {
-    const tip = document.getElementById("heat-tip");
     if (!heat || index === heat.at) return;
     heat.at = index;
-    const cell = heat.cells[index];
-    tip.textContent = cell ? `${cell.topic}-${cell.partition}` : "";
-    if (cell) { tip.style.left = `${Math.min(cell.x, heat.canvas.clientWidth - 120)}px`; tip.style.top = `${cell.y + heat.size + 6}px`; }
+    showTip();
     drawHeat();
+  }
+
+  function showTip() {
+    const tip = document.getElementById("heat-tip");
+    const cell = heat.cells[heat.at];
+    const name = cell ? `${cell.topic}-${cell.partition}` : "";
+    if (tip.textContent !== name) tip.textContent = name;
+    if (cell) { tip.style.left = `${Math.min(cell.x, heat.canvas.clientWidth - 120)}px`; tip.style.top = `${cell.y + heat.size + 6}px`; }
   }
 
   function open(index) {

@@ -7,11 +7,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+import starlette.routing
+from playwright.sync_api import Browser, Page, Route, expect
+from starlette.responses import PlainTextResponse
 
 from mirrorflow_console.documents import FlowReading
+from mirrorflow_console.gate import Visitor
 from mirrorflow_console.pages import PAGES
 from tests.harness.browser import opened_page
+from tests.harness.kafka.processes import wait_until
 from tests.unit.console.flow_readings import STOPPED, FixedFlows, healthy, reading
 from tests.unit.console.served_console import ServedConsole, served
 from tests.unit.http.reports import partition
@@ -139,3 +143,119 @@ def test_pages_request_nothing_from_other_hosts(console: ServedConsole, page: Pa
         page.goto(f"{console.url}{path}?flow=a" if kind.of_flow else f"{console.url}{path}")
         expect(page.locator("main")).to_be_visible()
     assert hosts == {urlsplit(console.url).netloc}
+
+
+class SwitchedGate:
+    """A gate that a test closes: a console that was started again knows no session."""
+
+    is_open = True
+
+    async def visitor(self, *_: Any) -> Visitor | None:
+        return Visitor() if self.is_open else None
+
+
+def test_a_page_of_a_flow_that_has_ended_does_not_say_that_it_is_live(browser: Browser):
+    """What it shows is the last thing that was known."""
+    flows = FixedFlows([busy(1_111, 11.0)])
+    with served(flows) as console_, opened_page(browser) as page_:
+        page_.goto(f"{console_.url}/flow?flow=a")
+        expect(page_.locator("#live-word")).to_have_text("live")
+        flows.readings = []
+        expect(page_.locator("#live-word")).to_have_text("this flow has ended", timeout=UPDATE_MS)
+        page_.wait_for_timeout(2_500)  # the word is renewed every second
+        assert page_.locator("#live-word").inner_text() == "this flow has ended"
+
+        flows.readings = [busy(8_888, 88.0)]
+        expect(page_.locator("#live-word")).to_have_text("live", timeout=UPDATE_MS)
+
+
+def test_an_open_page_is_updated_again_after_a_proxy_has_refused_it(browser: Browser):
+    """A browser ends a stream for good at a response such as 502, which an ingress sends while the console is started again."""
+    flows = FixedFlows([busy(1_111, 11.0)])
+    with served(flows) as console_, opened_page(browser, expected_error="502") as page_:
+        refused: list[str] = []
+
+        def refuse(route: Route) -> None:
+            refused.append(route.request.url)
+            route.fulfill(status=502, body="Bad Gateway")
+
+        page_.route("**/events?*", refuse)
+        page_.goto(f"{console_.url}/flow?flow=a")
+        expect(page_.locator("main")).to_contain_text("1,111")
+        wait_until("the stream was refused", lambda: refused)
+        page_.unroute("**/events?*")
+        flows.readings = [busy(8_888, 88.0)]
+
+        expect(page_.locator("main")).to_contain_text("8,888", timeout=UPDATE_MS)
+        assert refused != []
+
+
+def test_an_open_page_goes_to_the_sign_in_when_its_session_is_gone(browser: Browser):
+    """Sessions are in memory, and are gone with the console's process."""
+    gate = SwitchedGate()
+    form = starlette.routing.Route("/sign-in", lambda _: PlainTextResponse("the form"))
+    with (
+        served(FixedFlows([busy(1_111, 11.0)]), gate=gate, routes=[form]) as console_,
+        opened_page(browser, expected_error="401") as page_,
+    ):
+        # As if the console had been started again between the page and its stream.
+        page_.route("**/events?*", lambda route: route.fulfill(status=401, body="Sign in first."))
+        page_.goto(f"{console_.url}/flow?flow=a")
+        gate.is_open = False
+
+        expect(page_.locator("body")).to_have_text("the form", timeout=UPDATE_MS)
+
+
+def test_a_row_keeps_the_focus_of_the_keyboard_when_it_moves(browser: Browser):
+    """Trouble moves a flow to the top while someone is about to open it."""
+    names = ("a", "b", "c")
+    flows = FixedFlows([reading(healthy(partition(0)), name=name) for name in names])
+    with served(flows) as console_, opened_page(browser) as page_:
+        page_.goto(console_.url)
+        link = page_.locator("table.flows").get_by_role("link", name="c", exact=True)
+        link.focus()
+        flows.readings[2] = reading(healthy(partition(3, **STOPPED)), name="c")
+        expect(page_.locator("table.flows tbody tr").first).to_contain_text(
+            "RecordTooLarge", timeout=UPDATE_MS
+        )
+
+        expect(link).to_be_focused()
+
+
+def test_the_keyboard_opens_the_partition_that_it_has_named(browser: Browser):
+    """A topic in trouble moves to the front of the heat map, and each cell to a new place."""
+    parts = [partition(0, topic) for topic in ("alpha", "beta", "gamma")]
+    flows = FixedFlows([reading(healthy(*parts), name="a")])
+    with served(flows) as console_, opened_page(browser) as page_:
+        page_.goto(f"{console_.url}/partitions?flow=a")
+        page_.locator("#heat-canvas").focus()
+        page_.keyboard.press("Home")
+        expect(page_.locator("#heat-tip")).to_have_text("alpha-0")
+        stopped = partition(0, "gamma", **STOPPED)
+        flows.readings = [reading(healthy(*parts[:2], stopped), name="a")]
+        expect(page_.locator(".legend .k0 b")).to_have_text("1", timeout=UPDATE_MS)
+        page_.keyboard.press("Enter")
+
+        expect(page_.locator("#chosen-title")).to_have_text("alpha-0")
+
+
+@pytest.mark.parametrize("width", [1280, 1366, 1440])
+def test_the_table_of_partitions_fits_into_a_window(browser: Browser, width: int):
+    flow = reading(
+        healthy(
+            partition(0, "payments.settled", **STOPPED),
+            partition(1, "inventory.changes", source_offset=5_000_000, source_end_offset=5_012_345),
+        ),
+        name="a",
+    )
+    with (
+        served(FixedFlows([flow])) as console_,
+        opened_page(browser, viewport={"width": width, "height": 800}) as page_,
+    ):
+        page_.goto(f"{console_.url}/partitions?flow=a&topic=payments.settled&partition=0")
+        expect(page_.locator("#chosen-title")).to_be_visible()
+        excess: float = page_.locator(".listed table.rows").evaluate(
+            "(table) => table.getBoundingClientRect().right - table.closest('.panel').getBoundingClientRect().right + 16"
+        )
+        assert excess <= 1  # pixel
+        assert page_.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")
