@@ -391,7 +391,8 @@ def group_offsets(value: Any) -> tuple[tuple[Mapping[str, Any], ...], bool]:
         raise DocumentError("the response has no offsets")
     received = value["offsets"][:OFFSETS_MAX]
     truncated = value.get("truncated") is True or len(value["offsets"]) > OFFSETS_MAX
-    return tuple(row for row in received if _is_row(row, _OFFSET)), truncated
+    lines = ({name: row.get(name) for name in _OFFSET} for row in received if _is_row(row, _OFFSET))
+    return tuple(lines), truncated
 
 
 def _is_row(row: Any, kinds: Kinds) -> bool:

@@ -13,6 +13,8 @@ from typing import Any, Final
 from mirrorflow_console.flow_views import Level, is_internal
 
 _DIGITS: Final = tuple(str(level.value) for level in Level)
+_BATCH_PATHS: Final = ("raw", "coalesced", "reencoded")
+_COUNT_MAX: Final = 1 << 63
 _LAG_STEPS_S: Final = (1.0, 10.0, 60.0, 600.0)
 
 
@@ -98,11 +100,20 @@ def _mode(row: Mapping[str, Any], _: Level) -> str:
     return {"plain": "1", "transaction": "2"}.get(row["writeMode"], "0")
 
 
-def _batches(row: Mapping[str, Any], _: Level) -> str:
+def batch_counts(row: Mapping[str, Any]) -> dict[str, int]:
+    """Returns how many batches were copied on each path; what is no count is left out. Documents do not check it: few rows show it."""
     batches = row.get("batches")
-    counts = batches if isinstance(batches, dict) else {}
-    numbers = [counts.get(path) for path in ("raw", "coalesced", "reencoded")]
-    known = [count if type(count) is int else 0 for count in numbers]
+    given = batches.items() if isinstance(batches, dict) else ()
+    return {
+        path: count
+        for path, count in given
+        if path in _BATCH_PATHS and type(count) is int and 0 <= count < _COUNT_MAX
+    }
+
+
+def _batches(row: Mapping[str, Any], _: Level) -> str:
+    counts = batch_counts(row)
+    known = [counts.get(path, 0) for path in _BATCH_PATHS]
     return str(1 + known.index(max(known))) if any(known) else "0"
 
 

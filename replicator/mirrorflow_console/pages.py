@@ -19,7 +19,7 @@ from mirrorflow_console.flow_views import (
     topic_rows,
 )
 from mirrorflow_console.group_views import group_rows
-from mirrorflow_console.heat_map import LEGENDS, Measure, heat_map
+from mirrorflow_console.heat_map import LEGENDS, Measure, batch_counts, heat_map
 from mirrorflow_console.history import FINE_S, KEPT_S, SAMPLE_STEP_S, TOPIC_STEP_S, History
 from mirrorflow_console.job_views import job_views
 from mirrorflow_console.lag_forecast import LagSample
@@ -222,6 +222,7 @@ def _partitions(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dic
         "total": 0 if reading.document is None else reading.document.partitions_total,
         "read": len(rows),
         "chosen": chosen,
+        "chosen_batches": {} if chosen is None else batch_counts(chosen),
         "chosen_level": None if chosen is None else partition_level(chosen),
         "missing": f"{topic}-{number}" if topic is not None and chosen is None else "",
         "q": query.get("q", "")[:QUERY_MAX],

@@ -1,6 +1,7 @@
 """The responses of connectors are validated, so that an invalid or hostile one cannot break a page."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,8 +17,9 @@ from mirrorflow_console.documents import (
     parse_json,
     updated_document,
 )
-from mirrorflow_console.flow_views import flow_view, partition_level, topic_rows
-from mirrorflow_console.heat_map import Measure, heat_map
+from mirrorflow_console.flow_views import Level, flow_view, partition_level, topic_rows
+from mirrorflow_console.group_views import group_rows
+from mirrorflow_console.heat_map import Measure, batch_counts, heat_map
 from tests.unit.console.flow_readings import STOPPED, healthy, table
 from tests.unit.http.reports import partition
 
@@ -185,3 +187,37 @@ def test_invalid_offsets_of_groups_are_dropped():
 
     assert ([row["group"] for row in rows], truncated) == (["g"], True)
     assert json.dumps(rows)
+
+
+def test_a_line_of_a_group_has_all_fields_also_from_a_connector_without_some():
+    """An earlier version lacks fields that may be unknown; unknown ones of a later version are left out."""
+    line = {
+        "group": "g",
+        "topic": "t",
+        "partition": 0,
+        "targetTopic": "t",
+        "translation": "exact",
+        "written": True,
+    }
+
+    (row,), _ = group_offsets({"offsets": [{**line, "later": [1] * 9}]})
+
+    assert (row["why"], row["readAgainAtMost"], "later" in row) == (None, None, False)
+    (shown,) = group_rows(FlowReading(key="a", name="a", offsets=(row,)))
+    assert shown.again_most is None
+
+
+@pytest.mark.parametrize(
+    "batches", [{"raw": 10**400}, {"raw": "x", "later": 2}, [1], "raw", {"raw": [[]]}, None]
+)
+def test_counts_of_batches_that_are_none_are_left_out(batches: Any):
+    """The page of the partition shows them; its error would hide everything else about the partition."""
+    document = table(healthy(partition(0), partition(1)))
+    document["partitions"][0]["batches"] = batches
+    document["partitions"][1]["batches"] = {"raw": 3, "later": 2}
+
+    first, second = connector_document(document).progress.partitions
+
+    assert batch_counts(first) == {}
+    assert batch_counts(second) == {"raw": 3}
+    assert heat_map([first, second], [Level.FINE] * 2, Measure.BATCHES).cells == "01"
