@@ -8,7 +8,12 @@ from enum import Enum
 from typing import Final
 
 from mirrorflow_console.lag_forecast import LagSample
-from mirrorflow_console.prometheus_history import FlowLabels, PrometheusError, PrometheusHistory
+from mirrorflow_console.prometheus_history import (
+    FlowLabels,
+    PrometheusError,
+    PrometheusHistory,
+    PrometheusRefusalError,
+)
 
 # Prometheus scrapes every 15 to 60 s; a chart of an hour has a point every 20 s.
 REFRESH_S: Final = 30.0
@@ -73,17 +78,22 @@ class ChartHistory:
             self._reading = asyncio.create_task(self._read(due, now_s))
 
     async def _read(self, due: Iterable[ChartRequest], now_s: float) -> None:
+        problem = ""
         for request in due:
             try:
                 samples = await asyncio.to_thread(
                     self._prometheus.samples, request.labels, request.span.duration_s, now_s
                 )
+            except PrometheusRefusalError as error:
+                problem = f"Prometheus at {self._prometheus.host} refuses a query: {error}."
+                _LOG.warning("%s: %s", request.key, problem)
+                continue
             except PrometheusError as error:
                 self.problem = f"Prometheus at {self._prometheus.host} does not answer: {error}."
                 _LOG.warning("%s", self.problem)
                 return
-            self.problem = ""
             self.charts = {
                 **self.charts,
                 (request.key, request.span): Chart(samples=tuple(samples), at_s=now_s),
             }
+        self.problem = problem

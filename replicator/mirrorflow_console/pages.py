@@ -138,6 +138,8 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
     bins = int(FINE_S / TOPIC_STEP_S / 2)
     span = ChartSpan.of(query.get("span"))
     chart = snapshot.charts.get((view.key, span))
+    if chart is not None and not chart.samples:
+        chart = None  # Prometheus does not scrape this flow, or has just begun to
     samples = history.samples(view.key, snapshot.at_s - span.duration_s) if chart is None else chart.samples
     return {
         "view": view,

@@ -27,6 +27,7 @@ TIMEOUT_S: Final = (
     5.0  # from the beginning of a connection to the end of the response, however steadily bytes arrive
 )
 BODY_MAX_BYTES: Final = 1024 * 1024  # four series of 180 points have 20 KB
+_REFUSALS: Final = frozenset({400, 422})  # of one query, by Prometheus' API
 _SERIES: Final = (
     "sum(mirrorflow_record_lag{{{labels}}})",
     "max(mirrorflow_lag_seconds{{{labels}}})",
@@ -37,6 +38,10 @@ _SERIES: Final = (
 
 class PrometheusError(Exception):
     """Prometheus does not answer, or not as its API does. The text is a reason, part of a sentence."""
+
+
+class PrometheusRefusalError(PrometheusError):
+    """Prometheus answers, and refuses this query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +55,11 @@ class FlowLabels:
 
     @property
     def matchers(self) -> str:
-        """The labels as matchers of PromQL, whose strings are quoted as JSON's."""
+        """The labels as matchers of PromQL, whose strings are quoted as JSON's, but for surrogate pairs."""
         given = {"flow": self.flow, "source": self.source, "target": self.target, "namespace": self.namespace}
-        return ",".join(f"{name}={json.dumps(value)}" for name, value in given.items() if value)
+        return ",".join(
+            f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in given.items() if value
+        )
 
 
 class PrometheusHistory:
@@ -112,6 +119,8 @@ class PrometheusHistory:
             raise PrometheusError("invalid HTTP response") from None
         finally:
             connection.close()
+        if response.status in _REFUSALS:
+            raise PrometheusRefusalError(f"HTTP status {response.status}")
         if response.status != http.client.OK:
             raise PrometheusError(f"HTTP status {response.status}")
         return _values(body)

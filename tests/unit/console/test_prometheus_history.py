@@ -1,10 +1,12 @@
 """Samples of a chart come from Prometheus's API; other responses raise an error with the reason."""
 
+import asyncio
 import json
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -13,8 +15,19 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from mirrorflow_console import prometheus_history
+from mirrorflow_console.chart_history import Chart, ChartHistory, ChartRequest, ChartSpan
+from mirrorflow_console.history import History
 from mirrorflow_console.lag_forecast import LagSample
-from mirrorflow_console.prometheus_history import FlowLabels, PrometheusError, PrometheusHistory
+from mirrorflow_console.pages import PAGES
+from mirrorflow_console.poller import SharedPoller
+from mirrorflow_console.prometheus_history import (
+    FlowLabels,
+    PrometheusError,
+    PrometheusHistory,
+    PrometheusRefusalError,
+)
+from tests.unit.console.flow_readings import FixedFlows, healthy, reading
+from tests.unit.http.reports import partition
 
 LABELS = FlowLabels(flow="east-to-west", source="east", target="west")
 NOW_S = 1_000_000.0
@@ -104,7 +117,7 @@ def test_labels_are_quoted_and_a_known_namespace_is_part_of_the_query():
     with served({}) as (history, queries):
         history.samples(labels, HOUR_S, NOW_S)
 
-    matchers = r'flow="a\"} or x{b=\"\\",source="\u00e9",target="west",namespace="team"'
+    matchers = r'flow="a\"} or x{b=\"\\",source="é",target="west",namespace="team"'
     assert all(f"{{{matchers}}}" in query for query in queries)
     assert len(queries) == 4
 
@@ -159,3 +172,59 @@ def test_a_refused_connection_raises_an_error_with_the_reason():
 def test_an_invalid_address_is_refused(url):
     with pytest.raises(ValueError, match=r"."):
         PrometheusHistory(url)
+
+
+def test_a_chart_that_prometheus_refuses_does_not_keep_others_from_being_read():
+    """A flow may have a name of which a query is invalid, or too many series for the limits of the server."""
+    read: list[str] = []
+
+    class Stub(PrometheusHistory):
+        def samples(self, labels: FlowLabels, span_s: float, now_s: float) -> list[LagSample]:
+            read.append(labels.flow)
+            if labels.flow == "odd":
+                raise PrometheusRefusalError("HTTP status 422")
+            return [LagSample(now_s, 1, 1.0, 1.0, 1.0)]
+
+    charts = ChartHistory(Stub("http://127.0.0.1:1"))
+    requests = [
+        ChartRequest(key=name, span=ChartSpan.HOUR, labels=FlowLabels(flow=name, source="a", target="b"))
+        for name in ("odd", "fine")
+    ]
+
+    async def refresh() -> None:
+        charts.refresh(requests, NOW_S)
+        assert charts._reading is not None
+        await charts._reading
+
+    asyncio.run(refresh())
+
+    assert read == ["odd", "fine"]
+    assert {key for key, _ in charts.charts} == {"fine"}
+    assert "HTTP status 422" in charts.problem
+
+
+def test_a_refused_query_is_told_from_a_server_that_does_not_answer():
+    with served(b"no", 422) as (history, _), pytest.raises(PrometheusRefusalError, match="HTTP status 422"):
+        history.samples(LABELS, HOUR_S, NOW_S)
+
+
+def test_names_beyond_the_basic_plane_are_quoted_as_promql_reads_them():
+    """PromQL knows no surrogate pairs, by which JSON may write them."""
+    assert (
+        FlowLabels(flow="\N{ROCKET}", source="a", target="b").matchers
+        == 'flow="\N{ROCKET}",source="a",target="b"'
+    )
+
+
+def test_a_flow_that_prometheus_does_not_know_shows_the_consoles_own_chart():
+    """Prometheus may scrape some flows only; an empty chart of it hid what the console has seen."""
+    history = History(None)
+    poller = SharedPoller(FixedFlows([reading(healthy(partition(0)), name="a")]), history)
+    asyncio.run(poller._poll())
+    empty = Chart(samples=(), at_s=NOW_S)
+    snapshot = replace(poller.snapshot, charts={("a", ChartSpan.HOUR): empty})
+
+    shown = PAGES["/flow"].values(snapshot, {"flow": "a"}, history)
+
+    assert shown["has_samples"]
+    assert "From Prometheus" not in shown["chart_source"]
