@@ -110,7 +110,7 @@ def spark_session(
         yield existing
         return
     try:
-        with _quiet_start() as printed, _own_interrupt():
+        with _quiet_start() as printed, _own_interrupt(), _without_unused_remote(job):
             session = _builder(SparkSession.builder, job, name, light=light).getOrCreate()
     except SeedError:
         raise
@@ -186,6 +186,17 @@ def _handlers(handler: Callable[[int, object], None], *signals: signal.Signals) 
 def _remote(job: JobSettings) -> str:
     """Returns the address of the Connect server to use, sc://HOST:PORT; "" for a classic session."""
     return job.extra.get(REMOTE_KEY) or ("" if job.master else os.environ.get(REMOTE_VARIABLE, ""))
+
+
+@contextlib.contextmanager
+def _without_unused_remote(job: JobSettings) -> Iterator[None]:
+    """Hides the Connect server of the environment inside the block if *job* has a master, which wins: PySpark refuses both."""
+    unused = None if _remote(job) else os.environ.pop(REMOTE_VARIABLE, None)
+    try:
+        yield
+    finally:
+        if unused is not None:
+            os.environ[REMOTE_VARIABLE] = unused
 
 
 def _submitted(job: JobSettings, name: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ from mirrorflow_seed.spark_session import (
     QUIET_START_S,
     _own,
     _quiet_start,
+    _without_unused_remote,
     cause_of,
     job_error,
     require_reachable,
@@ -124,6 +125,18 @@ def test_executors_in_pods_need_an_image(own_spark: Path):  # noqa: ARG001
 
 def test_job_without_a_master_runs_on_all_cores_of_this_machine(own_spark: Path):  # noqa: ARG001
     assert "local[*,8]" == _own(job_of({}), "name", {}, light=True)["spark.master"]
+
+
+@pytest.mark.parametrize(("job", "address"), [({"master": "local[1]"}, None), ({}, "sc://spark:15002")])
+def test_a_master_of_the_job_wins_over_the_connect_server_of_the_environment(
+    job: dict[str, str], address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark refuses a session with both, as `--cores` with SPARK_REMOTE."""
+    monkeypatch.setenv("SPARK_REMOTE", "sc://spark:15002")
+
+    with _without_unused_remote(job_of(job)):
+        assert address == os.environ.get("SPARK_REMOTE")
+    assert "sc://spark:15002" == os.environ["SPARK_REMOTE"]
 
 
 def test_an_unreachable_master_is_an_error():
