@@ -40,8 +40,12 @@ _TEXT = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"']+)"""
 _WELL_FORMED = re.compile(rf"\s*[\w.$]+\s+\w+(?:\s+[\w.]+\s*=\s*{_TEXT})*\s*;\s*", re.DOTALL)
 # A secret option of a login module: password="...", clientSecret='...', or without quotes.
 _OPTION = re.compile(
-    rf"(\b\w*(?:password|secret|token|privatekey)\w*\s*=\s*)({_TEXT})", re.IGNORECASE | re.DOTALL
+    rf"(\b\w*(?:password|passphrase|secret|token|privatekey|assertion)\w*\s*=\s*)({_TEXT})",
+    re.IGNORECASE | re.DOTALL,
 )
+# The user and password of a URL, as of a schema registry or of a token endpoint.
+_URL = re.compile(r"(?:^|\.)url$")
+_USER_INFO = re.compile(r"(?<=//)[^/\s,]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +212,17 @@ def shown_value(key: str, value: str) -> str:
         return _OPTION.sub(_option, value) if is_clear else HIDDEN
     if _SECRET.search(key) and value and not _is_reference(value):
         return HIDDEN
-    return value
+    return _USER_INFO.sub(_user_info, value) if _URL.search(key) else value
 
 
 def _is_reference(value: str) -> bool:
     """Whether the value consists of references only."""
     return bool(value.strip()) and not substitute(value, lambda _: "").strip()
+
+
+def _user_info(match: re.Match[str]) -> str:
+    has_secret = substitute(match[0], lambda _: "").strip(":@")
+    return f"{HIDDEN}@" if has_secret else match[0]
 
 
 def _option(match: re.Match[str]) -> str:

@@ -30,6 +30,10 @@ def test_secrets_are_hidden_with_any_key_prefix(key: str) -> None:
         (f"{SCRAM} username=me password=hunter2;", f'{SCRAM} username=me password="[hidden]";'),
         (f'{SCRAM} password="a\\"hunter2" x="y";', f'{SCRAM} password="[hidden]" x="y";'),
         (f'{SCRAM} clientId="me" clientSecret="hunter2";', f'{SCRAM} clientId="me" clientSecret="[hidden]";'),
+        (
+            f'{SCRAM} oauth.client.assertion="hunter2" oauth.client.assertion.type="jwt";',
+            f'{SCRAM} oauth.client.assertion="[hidden]" oauth.client.assertion.type="jwt";',
+        ),
         ("hunter2", HIDDEN),
         (f'{SCRAM} username="me" password="hunter2"', HIDDEN),
         (f'{SCRAM} username="me" password="hunter2;', HIDDEN),
@@ -46,3 +50,12 @@ def test_only_secret_options_of_a_jaas_configuration_are_hidden(value: str, show
 )
 def test_other_values_are_shown(key: str) -> None:
     assert "value" == shown_value(key, "value")
+
+
+def test_the_password_of_a_url_is_hidden() -> None:
+    key = "source.cluster.schema.registry.url"
+
+    assert "https://[hidden]@a:8081,https://b" == shown_value(key, "https://me:hunter2@a:8081,https://b")
+    assert "https://[hidden]@a" == shown_value("sasl.oauthbearer.token.endpoint.url", "https://me:hunt@er2@a")
+    assert "https://${env:ME}:${env:KEY}@a" == shown_value(key, "https://${env:ME}:${env:KEY}@a")
+    assert "https://a/path@1" == shown_value(key, "https://a/path@1")
