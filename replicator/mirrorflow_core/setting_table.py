@@ -115,7 +115,7 @@ _READERS = {
 _FREE_TEXT = re.compile(
     rf"(.*\.)?({'|'.join(map(re.escape, (*_EXPRESSIONS, *(old for old, proper in SYNONYMS.items() if proper in _EXPRESSIONS))))}"
     r"|exclude\.by\.topic|(transforms|predicates)\..*"
-    r"|jaas\.config|password|secret|certificates|certificate\.chain|keystore\.key|scope|client\.id|client\.rack|name)"
+    r"|jaas\.config|password|passphrase|secret|user\.info|auth\.token|certificates|certificate\.chain|keystore\.key|scope|client\.id|client\.rack|name)"
 )
 
 

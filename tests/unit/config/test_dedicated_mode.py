@@ -716,7 +716,13 @@ def test_unresolved_address_is_refused_with_the_key_of_the_file():
         load_mm2(f"{text}{providers}")
 
 
-@pytest.mark.parametrize("key", ["transforms.h.value.literal", "predicates.p.pattern", "topics.blacklist"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "transforms.h.value.literal", "predicates.p.pattern", "topics.blacklist", "schema.registry.basic.auth.user.info",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+    ],
+)  # fmt: skip
 def test_free_text_value_keeps_a_suffix_that_looks_like_a_comment(key):
     warnings: list[str] = []
 
