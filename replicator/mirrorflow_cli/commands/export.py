@@ -19,6 +19,7 @@ from mirrorflow_cli.flow_arguments import flows_from, layout_from, valid_plans
 from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.java_flow import CLIENT_KINDS, MM2_DEFAULTS
 from mirrorflow_cli.output import add_json_argument, print_json
+from mirrorflow_core.java.properties import format_properties
 from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, REGISTRY_PREFIX, TOPICS_EXCLUDE
 from mirrorflow_operator.api.spec import InitialPosition, MirrorFlow, Side, State
 from mirrorflow_operator.api.workloads import ConnectorKind
@@ -265,5 +266,5 @@ def _pair_index(key: str, lines: Mapping[str, str]) -> int:
 
 
 def _escaped(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-    return "\\" + escaped if escaped.startswith(" ") else escaped
+    """Returns *value* as Java reads it: MM2 reads its file as Latin-1, so other characters are escaped."""
+    return format_properties({"": value}).removeprefix("=").removesuffix("\n")

@@ -16,6 +16,7 @@ from mirrorflow_cli.commands.convert import converted, report, yaml_text
 from mirrorflow_cli.commands.export import exported, text
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.java_flow import ConversionFindings
+from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_core.setting_table import KEYS, Scope
 from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_operator.api.spec import State
@@ -775,4 +776,14 @@ def test_a_setting_of_a_client_that_has_no_effect_in_java_is_listed_once() -> No
 
     assert ["A->B.auto.offset.reset", "A.isolation.level", "B.transaction.timeout.ms"] == sorted(
         loss.setting for loss in findings.losses
+    )
+
+
+def test_characters_beyond_latin_1_are_escaped_in_an_export() -> None:
+    """Java reads an mm2.properties as Latin-1, in which the bytes of UTF-8 are other characters."""
+    written = text({"clusters": "A, B", "A->B.groups": "größe-配送", "A.client.rack": " r\\1"})
+
+    assert written.isascii()
+    assert {"clusters": "A, B", "A->B.groups": "größe-配送", "A.client.rack": " r\\1"} == parse_properties(
+        written.encode().decode("latin-1")
     )
