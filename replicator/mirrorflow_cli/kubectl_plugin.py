@@ -9,6 +9,7 @@ import argparse
 import http.client
 import json
 import logging
+import os
 import ssl
 import subprocess
 import sys
@@ -44,7 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the plugin and returns its exit status."""
     parsed = _parser().parse_args(arguments)
     try:
-        return int(parsed.execute(parsed))
+        status = int(parsed.execute(parsed))
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of stdout has closed it (head, less)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
     except CommandError as error:
         print(error, file=sys.stderr)
         return error.status
@@ -53,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     except KeyboardInterrupt:
         return EXIT_SIGNAL_BASE + 2
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,6 +3,8 @@
 import json
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -267,3 +269,24 @@ def test_help_ends_with_two_examples(command: str, capsys: pytest.CaptureFixture
         main([*command.split(), "--help"])
 
     assert capsys.readouterr().out.endswith(f"\n{examples_of(f'kubectl mirrorflow{command}')}\n")
+
+
+CLOSED = """
+import os, sys
+from mirrorflow_cli import kubectl_plugin
+reading, writing = os.pipe()
+os.dup2(writing, 1)
+os.close(writing)
+os.close(reading)
+kubectl_plugin._status = lambda _: print("orders") or 0
+sys.exit(kubectl_plugin.main(["status"]))
+"""
+
+
+def test_a_reader_that_has_closed_the_output_is_no_error() -> None:
+    """`kubectl mirrorflow partitions FLOW | head` prints no traceback."""
+    ended = subprocess.run(
+        [sys.executable, "-c", CLOSED], capture_output=True, text=True, check=False, timeout=300
+    )
+
+    assert (0, "") == (ended.returncode, ended.stderr)
