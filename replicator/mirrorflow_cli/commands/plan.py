@@ -32,6 +32,7 @@ from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, State
 from mirrorflow_operator.plan.names import topic_selection_of
 from mirrorflow_operator.plan.properties import Plan
 from mirrorflow_replicator.config.plugins import make_selection
+from mirrorflow_replicator.config.providers import shown
 from mirrorflow_replicator.connectors.internal_topics import internal_topics
 from mirrorflow_replicator.connectors.schema_connector import PASS_INTERVAL_S
 from mirrorflow_replicator.http.progress_text import counted, duration
@@ -244,8 +245,10 @@ def _followed(flow: PlannedFlow) -> Iterator[str]:
 
 
 def _readable(properties: Mapping[str, str]) -> str:
-    """Returns properties text that Java reads too, without the escapes that only keys need."""
-    lines = {key: value.replace("\\", "\\\\").replace("\n", "\\n") for key, value in properties.items()}
+    """Returns properties text that Java reads too, without the escapes that only keys need; plain-text secrets are hidden."""
+    lines = {
+        key: value.replace("\\", "\\\\").replace("\n", "\\n") for key, value in shown(properties).items()
+    }
     return "".join(f"{key}={value}\n" for key, value in lines.items())
 
 
@@ -256,8 +259,8 @@ def _as_json(flow: PlannedFlow) -> dict[str, Any]:
             {
                 "name": connector.name,
                 "kind": connector.kind.java_class,
-                "workerProperties": dict(connector.worker_properties),
-                "connectorProperties": dict(connector.connector_properties),
+                "workerProperties": shown(connector.worker_properties),
+                "connectorProperties": shown(connector.connector_properties),
             }
             for connector in flow.planned.connectors
         ],

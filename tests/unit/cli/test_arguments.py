@@ -15,6 +15,28 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 Result = tuple[int, str, str]
 
 
+PLAIN_SECRET = """
+apiVersion: mirrorflow.io/v1alpha1
+kind: MirrorFlow
+metadata: {name: a-to-b}
+spec:
+  source:
+    alias: A
+    bootstrapServers: ["a:1"]
+    tls: {}
+    authentication:
+      type: Custom
+      sasl: true
+      config:
+        sasl.mechanism: PLAIN
+        sasl.jaas.config: >-
+          org.apache.kafka.common.security.plain.PlainLoginModule required username="me"
+          password="${dir:/mnt/mirrorflow/secrets/a-mirror:password}" key.password="hunter2";
+  target: {alias: B, bootstrapServers: ["b:1"]}
+  topics: {include: [orders]}
+"""
+
+
 @pytest.fixture
 def mirrorflow(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """Calls the command; returns (exit status, stdout, stderr)."""
@@ -114,6 +136,21 @@ def test_plan_shows_references_instead_of_secrets(mirrorflow: Callable[..., Resu
 
     assert 0 == status
     assert f'password="${{dir:{tmp_path}/east-mirror:password}}"' in out
+    assert "hunter2" not in out
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_plan_hides_a_secret_beside_a_reference(
+    mirrorflow: Callable[..., Result], tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    """A login configuration with a reference is accepted, and may have another secret in plain text."""
+    file = tmp_path / "flow.yaml"
+    file.write_text(PLAIN_SECRET)
+
+    status, out, _ = mirrorflow("plan", "--offline", "--properties", "-f", str(file), *more)
+
+    assert 0 == status
+    assert "a-mirror:password" in out
     assert "hunter2" not in out
 
 
