@@ -65,7 +65,7 @@ class LogFile:
 
     def __init__(self, path: Path, *, max_bytes: int = LOG_BYTES_MAX) -> None:
         self.path = path
-        self._max_bytes = max_bytes
+        self._max_bytes = self._rotated_at_bytes = max_bytes
         try:
             self.file: IO[bytes] = path.open("ab", buffering=0)
         except OSError as error:
@@ -84,15 +84,27 @@ class LogFile:
         return os.fstat(self.file.fileno()).st_size
 
     def rotate_if_large(self) -> bool:
-        """Rotates the file if it is too large; returns whether it did. Raises OSError."""
-        if self.size_bytes < self._max_bytes:
+        """Rotates the file if it is too large; returns whether it did.
+
+        Raises OSError, as on a full disk; it is tried again when the file has grown by a tenth of the limit.
+        """
+        size_bytes = self.size_bytes
+        if size_bytes < self._rotated_at_bytes:
             return False
+        self._rotated_at_bytes = size_bytes + self._max_bytes // 10 + 1
+        new = self.path.with_name(f"{self.path.name}.new")
+        try:
+            shutil.copyfile(self.path, new)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
         for number in range(KEPT_MAX, 1, -1):
             older = self._rotated(number - 1)
             if older.exists():
                 older.replace(self._rotated(number))
-        shutil.copyfile(self.path, self._rotated(1))
+        new.replace(self._rotated(1))
         self.file.truncate(0)
+        self._rotated_at_bytes = self._max_bytes
         return True
 
     def close(self) -> None:
@@ -291,17 +303,20 @@ class ReplicatorProcess:
                 self._process.send_signal(number)
 
     def last_log_line(self) -> str:
-        """Returns the log line since the last start that best explains the end; "" if the log is not a file.
+        """Returns the log line since the last start that best explains the end; "" if the log is not a file, or is gone.
 
         This is the newest warning, error, last line of a traceback or unformatted line; failing that, the
         last line.
         """
         if self._log is None or self._log.size_bytes <= self._log_start:
             return ""
-        with self._log.path.open("rb") as log:
-            start = max(self._log_start, self._log.size_bytes - TAIL_BYTES)
-            log.seek(start)
-            text = log.read().decode("utf-8", "replace")
+        start = max(self._log_start, self._log.size_bytes - TAIL_BYTES)
+        try:
+            with self._log.path.open("rb") as log:
+                log.seek(start)
+                text = log.read().decode("utf-8", "replace")
+        except OSError:  # it was moved or deleted; the replicator is restarted all the same
+            return ""
         lines = [line.strip() for line in text.split("\n") if line.strip()]
         if start > self._log_start:
             lines = lines[1:] or lines  # The first line may be incomplete.

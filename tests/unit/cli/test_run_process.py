@@ -1,5 +1,7 @@
 """The log file of `mirrorflow run` is rotated while the replicator writes to it, and is not shared by two runs."""
 
+import errno
+import shutil
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_cli.errors import FailedError
-from mirrorflow_cli.run_process import KEPT_MAX, LogFile, log_of_flow
+from mirrorflow_cli.run_process import KEPT_MAX, LogFile, ProcessFiles, ReplicatorProcess, log_of_flow
 
 
 def write(log: LogFile, text: str) -> None:
@@ -31,6 +33,47 @@ def test_a_long_log_is_renamed_and_a_new_one_begins(tmp_path: Path) -> None:
     assert "new" == log.path.read_text()
     kept = {path.name: path.read_text() for path in tmp_path.iterdir() if path != log.path}
     assert {f"log.{n}": f"log {KEPT_MAX + 2 - n}" for n in range(1, KEPT_MAX + 1)} == kept
+
+
+def test_a_rotation_that_fails_loses_no_older_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk it is not tried at each moment, but when the log has grown."""
+    copies = []
+
+    def copyfile(_: Path, target: Path) -> None:
+        copies.append(target)
+        target.write_text("a part")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with closing(LogFile(tmp_path / "log", max_bytes=20)) as log:
+        write(log, "the first log, which is long enough")
+        assert log.rotate_if_large()
+        with monkeypatch.context() as full:
+            full.setattr(shutil, "copyfile", copyfile)
+            write(log, "the second log, long enough, too")
+            with pytest.raises(OSError, match="No space left"):
+                log.rotate_if_large()
+            assert not log.rotate_if_large()
+            assert 1 == len(copies)
+        assert {"log", "log.1"} == {path.name for path in tmp_path.iterdir()}
+        write(log, "more")
+        assert log.rotate_if_large()
+    assert "the first log, which is long enough" == (tmp_path / "log.2").read_text()
+
+
+def test_the_end_of_a_replicator_whose_log_was_deleted_has_no_line(tmp_path: Path) -> None:
+    """The replicator is restarted all the same."""
+    with closing(LogFile(tmp_path / "log")) as log:
+        process = ReplicatorProcess(
+            ProcessFiles(folder=tmp_path, connectors=()),
+            command=(),
+            environment={},
+            log=log,
+            prepared=None,
+            clock=lambda: 0.0,
+        )
+        write(log, "the reason")
+        log.path.unlink()
+        assert "" == process.last_log_line()
 
 
 def test_two_runs_of_a_flow_have_different_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
