@@ -237,8 +237,11 @@ class Worker:
         path = os.environ.get("MIRRORFLOW_HTTP_FILE")
         if path:
             written = Path(f"{path}.new")
-            written.write_text(addresses[0] + "\n")
-            written.replace(path)
+            try:
+                written.write_text(addresses[0] + "\n")
+                written.replace(path)
+            except OSError as error:  # a full disk must not stop copying
+                log.warning("The address cannot be written to %s: %s", path, error.strerror)
 
     def _set_address(self, address: str) -> None:
         """Sets *address* as this process's address for others, unless the settings advertise another."""

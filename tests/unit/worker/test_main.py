@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_replicator.__main__ import main
+from mirrorflow_replicator.config.worker_properties import load_standalone
+from mirrorflow_replicator.worker.main_process import Worker
 
 SOURCE = {
     "name": "m",
@@ -238,3 +240,16 @@ def test_a_signal_ends_a_process_that_has_not_started_its_worker(number: signal.
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
     assert (status, "") == (ended.returncode, ended.stderr)
+
+
+def test_a_worker_runs_although_the_file_of_its_address_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk is full when the replicator is restarted."""
+    connector = "name=a\nconnector.class=MirrorHeartbeatConnector\nsource.cluster.alias=A\n"
+    worker = Worker([load_standalone("bootstrap.servers=b:1\n", [connector])])
+    monkeypatch.setenv("MIRRORFLOW_HTTP_FILE", "/proc/none/url")
+
+    worker._publish_addresses(["http://127.0.0.1:8083"])
+
+    assert "The address cannot be written to /proc/none/url: No such file or directory" in caplog.text
