@@ -20,7 +20,7 @@ GroupName = Annotated[str, Field(min_length=1, max_length=255)]
 
 
 class RehearsalCanary(ApiModel):
-    """An application with which a rehearsal is measured: a producer and a consumer group of a topic that nobody else uses."""
+    """An application with which a rehearsal is measured: a producer and a consumer group of a topic that has no other clients."""
 
     topic: TopicName = Field(
         description="Topic with one partition that both flows copy. If it does not exist, it is created; it stays afterwards."
