@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from mirrorflow_core.errors import AuthenticationFailedError, MirrorFlowError, SettingError, UnreachableError
+from mirrorflow_core.errors import AuthenticationFailedError, SettingError, UnreachableError
 from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_seed.errors import (
@@ -22,7 +22,6 @@ from mirrorflow_seed.errors import (
     EXIT_DONE,
     EXIT_STOPPED,
     FileSystemError,
-    SeedError,
 )
 from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, VerifyReport
 from mirrorflow_seed.job_status_server import Display, JobStatusServer
@@ -39,6 +38,7 @@ from mirrorflow_seed.verify.verify_progress import VerifyProgress
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+STOPPED: Final = "Stopped by a signal; the next run starts over."
 _LOG: Final = logging.getLogger(__name__)
 VerifyFunction = Callable[
     [FlowFiles, JobSettings, "SparkSession", VerifyProgress, ResultFolder], VerificationResult
@@ -70,9 +70,12 @@ def run(
         with raise_on_sigterm():
             verification = _verify(files, job, status_server, progress, spark, verify)
     except StoppedError:
-        _publish_end(status_server, JobPhase.PAUSED, "Stopped by a signal; the next run starts over.")
+        _publish_end(status_server, JobPhase.PAUSED, STOPPED)
         return EXIT_STOPPED
-    except (SeedError, MirrorFlowError) as error:
+    except KeyboardInterrupt:
+        _publish_end(status_server, JobPhase.PAUSED, STOPPED)
+        raise
+    except Exception as error:
         # The report is public, so it has only messages that name no topic: errors of clusters and folders.
         is_public = isinstance(
             error, (UnreachableError, AuthenticationFailedError, SettingError, FileSystemError)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_seed.errors import EXIT_DIFFERENT
-from mirrorflow_seed.job_report import encode
+from mirrorflow_seed.job_report import JobPhase, Report, encode
 from mirrorflow_seed.settings import job_of
 from mirrorflow_seed.verify import verify_driver
 from mirrorflow_seed.verify.offset_windows import Difference, DifferenceKind, WindowOutcome, WindowResult
@@ -249,6 +249,32 @@ def test_a_warning_names_a_result_with_keys_that_others_may_read(
     ResultFolder(job_of({"output": str(tmp_path), "output.keys": "true"})).prepare()
 
     assert f"restrict who may read {tmp_path}/run-1 yourself" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "phase", "message"),
+    [
+        (KeyboardInterrupt(), JobPhase.PAUSED, "Stopped by a signal; the next run starts over."),
+        (ZeroDivisionError("orders-7"), JobPhase.FAILED, "ZeroDivisionError; the log has the details."),
+    ],
+)
+def test_a_verification_that_ends_with_any_error_reports_its_end(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, phase: JobPhase, message: str
+) -> None:
+    """Ctrl-C, or a defect: who reads the report must not take the job for running."""
+
+    def verify(*_: object) -> VerificationResult:
+        raise error
+
+    monkeypatch.setattr(verify_driver, "spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr(verify_driver, "driver_address", lambda _: ("127.0.0.1", "127.0.0.1"))
+    files: Any = None
+    reports: list[Report] = []
+
+    with pytest.raises(type(error)):
+        verify_driver.run(files, job_of({}), display=reports.append, verify=verify)
+
+    assert (reports[-1].phase, reports[-1].message) == (phase, message)
 
 
 def test_a_log_has_no_keys(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
