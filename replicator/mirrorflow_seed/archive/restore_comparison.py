@@ -6,7 +6,7 @@ another number of records, it is read twice: the archive's records may be the fi
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,7 +23,7 @@ from mirrorflow_seed.archive.commit_log import FILES_NAMED_MAX
 from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest
 from mirrorflow_seed.settings import FlowFiles
 from mirrorflow_seed.spark_session import job_error
-from mirrorflow_seed.spark_tasks import SparkTasks
+from mirrorflow_seed.spark_tasks import SparkTasks, run_watched
 from mirrorflow_seed.verify.range_reader import OffsetRange, OffsetRangeReader
 
 
@@ -65,11 +65,12 @@ def compare_with_target(
     files: FlowFiles,
     *,
     is_edited: bool,
+    watch: Callable[[str], None] = lambda _: None,
 ) -> RestoreComparison:
     """Compares the partitions of *names*, which maps source to target topics, with the archive.
 
     *next_offsets* are the next source offsets that the flow will copy. *is_edited*: the flow edits headers. *files* are as
-    tasks find them; with Spark Connect, the driver does not. Raises JobFailedError.
+    tasks find them; with Spark Connect, the driver does not. *watch* is called as by `run_watched`. Raises JobFailedError.
     """
     copies, undecided = [], 0
     for key, archived in manifest.partitions.items():
@@ -83,7 +84,9 @@ def compare_with_target(
     if copies:
         work = partial(_compare_partition, files=files, archive_id=manifest.archive_id)
         try:
-            verdicts = [verdict for compared in tasks.run(work, copies) for verdict in compared]
+            verdicts = [
+                verdict for compared in run_watched(tasks, work, copies, watch) for verdict in compared
+            ]
         except Exception as error:
             raise job_error(error, "The target cannot be compared") from error
     return RestoreComparison(

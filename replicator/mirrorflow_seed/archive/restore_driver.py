@@ -38,7 +38,7 @@ from mirrorflow_seed.archive.partition_selection import (
     select_partitions,
     selected_partitions,
 )
-from mirrorflow_seed.archive.restore_comparison import compare_with_target
+from mirrorflow_seed.archive.restore_comparison import RestoreComparison, compare_with_target
 from mirrorflow_seed.archive.restore_point import cut_manifest, damaged_file, find_cuts, until_of
 from mirrorflow_seed.archive.restore_task import (
     PartitionRestored,
@@ -197,23 +197,40 @@ class RestoreJob:
         message = f"{restorer.files_done} files are restored.{await self._restore_metadata(flow, names)}"
         if self._compares:
             await flow.read_positions()
-            compared = await asyncio.to_thread(
-                partial(
-                    compare_with_target,
-                    self.tasks,
-                    self.manifest,
-                    names,
-                    flow.next_offsets,
-                    self._files,
-                    is_edited=self._settings.header_fingerprint is not None,
-                )
-            )
+            compared = await self._compare(names, flow.next_offsets)
             message += f" {compared.summary}"
             if compared.different:
                 self.reporter.failed(message)
                 return EXIT_DIFFERENT
         self.reporter.succeeded(message=message)
         return EXIT_DONE
+
+    async def _compare(
+        self, names: Mapping[str, str], next_offsets: Mapping[TopicPartition, int]
+    ) -> RestoreComparison:
+        """Compares the target with the archive. A cancellation, as by Ctrl-C, also ends the Spark tasks."""
+        is_cancelled = threading.Event()
+
+        def watch(_: str) -> None:
+            if is_cancelled.is_set():
+                self.tasks.cancel()
+
+        try:
+            return await asyncio.to_thread(
+                partial(
+                    compare_with_target,
+                    self.tasks,
+                    self.manifest,
+                    names,
+                    next_offsets,
+                    self._files,
+                    is_edited=self._settings.header_fingerprint is not None,
+                    watch=watch,
+                )
+            )
+        except asyncio.CancelledError:
+            is_cancelled.set()  # the end of the event loop waits for the thread, and so for its tasks
+            raise
 
     async def _restore_metadata(self, flow: ClaimedFlow, names: Mapping[str, str]) -> str:
         """Restores groups and ACLs after the records; returns sentences for the report, each after a space."""

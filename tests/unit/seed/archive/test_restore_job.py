@@ -1,12 +1,14 @@
 """Tests that a stopped restore starts no tasks, and cancels those that Spark begins after the signal."""
 
+import asyncio
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mirrorflow_seed.archive import restore_driver
-from mirrorflow_seed.archive.restore_driver import PartitionRestorer
+from mirrorflow_seed.archive.restore_driver import PartitionRestorer, RestoreJob
 from tests.unit.seed.archive.test_archive_manifest import manifest
 
 pytest.importorskip("pyarrow")
@@ -72,3 +74,34 @@ def test_tasks_that_spark_begins_after_the_signal_are_cancelled(monkeypatch: pyt
     restorer.run()
 
     assert tasks.cancelled == 1
+
+
+def test_ctrl_c_ends_the_tasks_that_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop waits for the thread of the comparison, which may take hours."""
+    has_begun = threading.Event()
+
+    class RunningTasks(Tasks):
+        is_idle = False
+
+        def run(self, *_: object) -> list[object]:
+            has_begun.set()
+            while not self.cancelled:
+                is_over.wait(0.01)
+            raise SystemError("cancelled")
+
+    tasks, is_over = RunningTasks(), threading.Event()
+    monkeypatch.setattr("mirrorflow_seed.spark_tasks.WATCH_S", 0.01)
+    job = RestoreJob.__new__(RestoreJob)
+    parts: Any = (tasks, manifest(), None, SimpleNamespace(header_fingerprint=None))
+    job.tasks, job.manifest, job._files, job._settings = parts
+
+    async def interrupt() -> None:
+        comparison = asyncio.create_task(job._compare({"orders": "east.orders"}, {}))
+        await asyncio.to_thread(has_begun.wait)
+        comparison.cancel()
+        await asyncio.wait([comparison])
+        assert comparison.cancelled()
+
+    asyncio.run(interrupt())
+
+    assert tasks.cancelled
