@@ -2,7 +2,7 @@
 
 A flow is ended like it is taken, by the same steps: `take_flow` with the partitions that have a position, then `recover_task` over those
 that could not be fenced, or whose first position was stored after that was read. So the ids of all earlier writers are initialized, and each fence is in its log. What follows is here: the
-position of each partition is stored as left, and last the claim that names the switchover. A newcomer that reads this claim
+position of each partition is stored as left, not too many in one transaction, and last the claim that names the switchover. A newcomer that reads this claim
 does not take the flow (`ownership`).
 
 All functions are generators, see `broker_requests`.
@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.writer.broker_requests import ReadWallClock, Refused, Steps, Transaction, ask
+from mirrorflow_core.writer.broker_requests import ReadWallClock, Steps, ask
 from mirrorflow_core.writer.claim import ended_by, is_end_pending
 from mirrorflow_core.writer.flow_lock import Fenced, holds_lock, read_claims
 from mirrorflow_core.writer.flow_plan import FlowPlan, TaskProducers, TopicIds, WritePoint, position_at
 from mirrorflow_core.writer.ownership import FlowEnded, Ownership, commit_claim, take_lock
 from mirrorflow_core.writer.position import WriteMode
+from mirrorflow_core.writer.stored_positions import store_positions
 
 
 def store_end(
@@ -45,10 +46,8 @@ def store_end(
         )
         for partition, point in points.items()
     )
-    if positions:
-        response = yield from ask(Transaction(producers.transactional, positions=positions))
-        if isinstance(response, Refused):
-            return False
+    if (yield from store_positions(producers.transactional, positions)) is not None:
+        return False
     return (yield from commit_claim(ownership.plan, ownership.lock, left=True, ended=switchover))
 
 

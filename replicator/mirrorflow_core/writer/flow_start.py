@@ -7,10 +7,10 @@ A cluster that is lost cannot be asked to hold the flow, so a process also waits
 All functions are generators, see `broker_requests`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
@@ -19,7 +19,6 @@ from mirrorflow_core.writer.broker_requests import (
     ReadWallClock,
     Refused,
     Steps,
-    Transaction,
     ask,
 )
 from mirrorflow_core.writer.claim import Claim, ended_by, ids_to_take, is_end_pending
@@ -27,10 +26,8 @@ from mirrorflow_core.writer.flow_lock import Fenced, holds_lock, initialize, rea
 from mirrorflow_core.writer.flow_plan import FlowPlan, TopicIds
 from mirrorflow_core.writer.ownership import commit_claim, take_lock
 from mirrorflow_core.writer.position import WriterPosition
-from mirrorflow_core.writer.stored_positions import read_positions
+from mirrorflow_core.writer.stored_positions import read_positions, store_positions
 from mirrorflow_core.writer.transaction_log import DecidedRecords
-
-_POSITIONS_MAX: Final = 1_000  # in one transaction, which must not take longer than its timeout
 
 
 class FlowStart(NamedTuple):
@@ -188,10 +185,8 @@ def start_flow(
         return positions
     now_ms: int = yield from ask(ReadWallClock())
     new = [_position(plan, key, start, positions.get(key), now_ms) for key, start in sorted(starts.items())]
-    for first in range(0, len(new), _POSITIONS_MAX):
-        part: Sequence[WriterPosition] = new[first : first + _POSITIONS_MAX]
-        if isinstance((yield from ask(Transaction(lock, positions=tuple(part)))), Refused):
-            return Fenced()
+    if (yield from store_positions(lock, new)) is not None:
+        return Fenced()
     started = replace(plan, claim=replace(plan.claim, started=switchover))
     return Started(is_new=True) if (yield from commit_claim(started, lock, left=True)) else Fenced()
 

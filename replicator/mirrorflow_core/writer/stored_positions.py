@@ -1,9 +1,9 @@
-"""Reads the stored positions, and decides those whose transactions have lost their markers.
+"""Stores positions, reads them, and decides those whose transactions have lost their markers.
 
 All functions are generators, see `broker_requests`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from mirrorflow_core.errors import MirrorFlowError
@@ -28,7 +28,22 @@ from mirrorflow_core.writer.flow_lock import RETRY_MS, take_ids
 from mirrorflow_core.writer.position import WriterPosition, newest_positions
 from mirrorflow_core.writer.transaction_log import DecidedRecords, LogBatch, Marker, decided_records
 
+# In one transaction, which must not take longer than its timeout: a position has about 1 KB.
+POSITIONS_MAX: Final = 1_000
 _MARKER_STRIDE: Final = 16  # offsets; a marker is usually the next one
+
+
+def store_positions(producer: Producer, positions: Sequence[WriterPosition]) -> Steps[Refused | None]:
+    """Stores *positions* in transactions of *producer*, not too many in each; returns the refusal of one, after which none follows.
+
+    Those of earlier transactions are stored then: a position means the same without those of other partitions.
+    """
+    for first in range(0, len(positions), POSITIONS_MAX):
+        part = tuple(positions[first : first + POSITIONS_MAX])
+        response = yield from ask(Transaction(producer, positions=part))
+        if isinstance(response, Refused):
+            return response
+    return None
 
 
 def read_positions(barrier: Producer) -> Steps[DecidedRecords[WriterPosition]]:

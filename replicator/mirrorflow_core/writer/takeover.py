@@ -46,7 +46,7 @@ from mirrorflow_core.writer.partition_start import (
     start_of_partition,
 )
 from mirrorflow_core.writer.position import WriteMode, WriterPosition
-from mirrorflow_core.writer.stored_positions import decided_positions
+from mirrorflow_core.writer.stored_positions import decided_positions, store_positions
 from mirrorflow_core.writer.transactional_ids import WriterIds
 
 T = TypeVar("T")
@@ -375,11 +375,8 @@ def _start_task(
         )
         for partition, point in task.points.items()
     )
-    if positions:
-        response = yield from ask(Transaction(own.transactional, positions=positions))
-        if isinstance(response, Refused):
-            return response
-    return task
+    refused = yield from store_positions(own.transactional, positions)
+    return task if refused is None else refused
 
 
 def _task_start(

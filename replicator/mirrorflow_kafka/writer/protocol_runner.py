@@ -45,7 +45,6 @@ from mirrorflow_core.writer.broker_requests import (
     ReadPositions,
     ReadSourceStart,
     ReadWallClock,
-    Refused,
     ReportLoss,
     Request,
     SourceStart,
@@ -54,6 +53,7 @@ from mirrorflow_core.writer.broker_requests import (
     Unavailable,
 )
 from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_core.writer.stored_positions import store_positions
 from mirrorflow_core.writer.transaction_log import LogBatch
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import (
@@ -77,7 +77,6 @@ from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions, 
 
 FETCHES_MAX: Final = 32  # at the same time; each may return a megabyte
 MARKER_POLLS_MAX: Final = 20  # in 0.4 s
-POSITIONS_MAX: Final = 1_000  # in one transaction, which must not take longer than its timeout
 _IDLE_KEY: Final = "connections.max.idle.ms"
 _IDLE_LIMIT_MS: Final = 600_000  # Kafka's default
 _JITTER: Final = 0.5  # of a pause, so that two processes do not stay in step
@@ -129,11 +128,7 @@ class ProtocolRunner:
 
     async def store_positions(self, producer: Producer, positions: Sequence[WriterPosition]) -> bool:
         """Stores *positions* in transactions of *producer*, not too many in each; returns False if one is refused."""
-        for first in range(0, len(positions), POSITIONS_MAX):
-            part = tuple(positions[first : first + POSITIONS_MAX])
-            if isinstance(await self.transactions.run(Transaction(producer, positions=part)), Refused):
-                return False
-        return True
+        return await self.run(store_positions(producer, positions)) is None
 
     async def respond(self, asked: Sequence[Request]) -> tuple[Any, ...]:
         """Returns the responses to requests that do not depend on each other. Raises MirrorFlowError."""

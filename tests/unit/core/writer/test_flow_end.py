@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.broker_requests import (
     InitProducerId,
     ReadClaims,
@@ -18,7 +19,7 @@ from mirrorflow_core.writer.broker_requests import (
 from mirrorflow_core.writer.claim import Claim, decode_claim, encode_claim
 from mirrorflow_core.writer.flow_end import clear_end, store_end
 from mirrorflow_core.writer.flow_lock import Fenced
-from mirrorflow_core.writer.flow_plan import SessionStart, TopicIds
+from mirrorflow_core.writer.flow_plan import SessionStart, TopicIds, WritePoint
 from mirrorflow_core.writer.ownership import FlowEnded, Ownership, recover_task, take_flow
 from mirrorflow_core.writer.transaction_log import LogBatch
 from tests.unit.core.writer.test_takeover import IDS, ORDERS, Brokers, plan, stored
@@ -105,6 +106,48 @@ def test_the_claim_is_not_ended_if_the_final_positions_are_refused() -> None:
     brokers.refuses_positions = True
 
     assert not brokers.run(store_end(owned, session.producers, session.points, COPIES, "to-west"))
+    assert not brokers.claims[-1].ended
+
+
+def end_many(
+    brokers: ClaimingBrokers,
+) -> tuple[dict[TopicPartition, WritePoint], list[int], bool]:
+    """Ends a flow with 2,500 partitions; returns their points, and how many positions each transaction of the end has stored."""
+    owned, session, _ = end(brokers)
+    points = {TopicPartition("orders", number): session.points[ORDERS] for number in range(2_500)}
+    del brokers.claims[-1]
+    brokers.transactions.clear()
+    is_ended = brokers.run(store_end(owned, session.producers, points, COPIES, "to-west"))
+    return points, [len(transaction.positions) for transaction in brokers.transactions], is_ended
+
+
+def test_the_positions_of_many_partitions_are_stored_in_several_transactions() -> None:
+    """One with all of them could take longer than its timeout, at each attempt."""
+    brokers = ClaimingBrokers()
+
+    points, sizes, is_ended = end_many(brokers)
+
+    assert is_ended
+    assert sizes == [1_000, 1_000, 500, 0]
+    stored_partitions = [
+        position.topic_partition for written in brokers.transactions for position in written.positions
+    ]
+    assert stored_partitions == list(points)
+    assert brokers.claims[-1].ended == "to-west"
+
+
+def test_the_claim_is_not_ended_if_some_of_the_positions_are_refused() -> None:
+    class RefusingBrokers(ClaimingBrokers):
+        def respond(self, request: Request) -> Any:
+            self.refuses_positions = len(self.transactions) == 1  # the second transaction
+            return super().respond(request)
+
+    brokers = RefusingBrokers()
+
+    _, sizes, is_ended = end_many(brokers)
+
+    assert not is_ended
+    assert sizes == [1_000]
     assert not brokers.claims[-1].ended
 
 

@@ -183,6 +183,17 @@ ONE_COPY = {"orders": TopicIds(copy="all"), "payments": TopicIds(copy="all")}
 IDS = WriterIds("mirrorflow:east:task-0", "mirrorflow:east:task-0-plain")
 
 
+def test_a_task_with_many_partitions_stores_where_it_starts_in_several_transactions() -> None:
+    partitions = [TopicPartition("orders", number) for number in range(1_500)]
+    brokers = Brokers()
+
+    owned = brokers.run(take_flow(plan(*partitions, copies=OWN_COPIES)))
+
+    assert isinstance(owned, Ownership)
+    sizes = [len(transaction.positions) for transaction in brokers.transactions if transaction.positions]
+    assert sizes == [1_000, 500]
+
+
 JAVA_PRODUCER_ID = 7
 
 
