@@ -242,25 +242,29 @@ async def topic_operations(
 
 
 class DescribedConfigs(NamedTuple):
-    """All configs of topics with their sources. `refused`: why others are not described; topics that do not exist are in neither."""
+    """All configs of topics with their sources. `refused`: why others are not described; `unknown`: topics that a broker does not know."""
 
     configs: dict[str, tuple[ConfigEntry, ...]]
     refused: dict[str, ClusterError]
+    unknown: frozenset[str] = frozenset()
 
 
 async def try_describe_topic_configs(cluster: Cluster, topics: Iterable[str]) -> DescribedConfigs:
     """Returns the configs of *topics*; a topic that is refused does not affect the others. Raises ClusterError of a whole cluster."""
-    described = DescribedConfigs({}, {})
+    configs: dict[str, tuple[ConfigEntry, ...]] = {}
+    refused: dict[str, ClusterError] = {}
+    unknown = set()
     for chunk in chunks(list(topics), TOPICS_MAX):
         response = await cluster.call(_describe(_TOPIC, chunk, None))
         for result in response.results:
             if result.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+                unknown.add(result.resource_name)
                 continue
             try:
-                described.configs[result.resource_name] = _entries(cluster, result)
+                configs[result.resource_name] = _entries(cluster, result)
             except ClusterError as error:
-                described.refused[result.resource_name] = error
-    return described
+                refused[result.resource_name] = error
+    return DescribedConfigs(configs, refused, frozenset(unknown))
 
 
 async def describe_topic_configs(

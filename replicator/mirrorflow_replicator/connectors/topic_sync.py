@@ -217,8 +217,8 @@ class TopicSync:
             admin.try_describe_topic_configs(self._source, list(names)),
             admin.try_describe_topic_configs(self._target, list(names.values())),
         )
-        (source, of_source), (target, of_target) = described
-        refused += [*of_source.values(), *of_target.values()]
+        refused += [error for side in described for error in side.refused.values()]
+        source, target = (side.configs for side in described)
         changes = changes_by_copy(names, source, target, self._rules)
         for name in changes.keys() & held:
             changes[name] = tuple(change for change in changes[name] if change.name not in RETENTION)
@@ -267,6 +267,11 @@ class TopicSync:
                     denied.append(refusal)
                 else:
                     undescribed[topic] = f"Topic {topic} has no copy yet: {refusal}"
+            # A broker that lags behind the one that has listed the topic; or the topic is deleted, and not listed again.
+            for topic in described.unknown:
+                undescribed[topic] = (
+                    f"Topic {topic} has no copy yet: a broker of {self._source.alias} does not know it."
+                )
         return configs, _of_topics("New topics get the target's default settings", denied), undescribed
 
     async def _carry_out(
@@ -394,7 +399,7 @@ class RetentionWriter:
         now_ms = self._now_ms()
         lease = RetentionLease(holder=holder, until_ms=now_ms + round(1000 * LEASE_S))
         holds = await self._log.write([lease], now_ms=now_ms)
-        configs, unread = await admin.try_describe_topic_configs(self._target, sorted(settings))
+        configs, unread, _ = await admin.try_describe_topic_configs(self._target, sorted(settings))
         changed_by_others = {
             topic: changed(configs.get(topic, ()), names, holds.before(topic))
             for topic, names in settings.items()
@@ -425,7 +430,7 @@ class RetentionWriter:
         holders, topics = holds.over(began_s)
         if not holders:
             return ()
-        configs, unread = await admin.try_describe_topic_configs(self._target, sorted(topics))
+        configs, unread, _ = await admin.try_describe_topic_configs(self._target, sorted(topics))
         changes = {topic: restoring(entries, holds.before(topic)) for topic, entries in configs.items()}
         refused = await self._alter(changes, unread, "cannot be restored")
         if not refused:

@@ -25,6 +25,7 @@ class MemoryCluster:
         self.alias = self.cluster_id = alias
         self.policies: dict[str, ConfigEntry] = {}
         self.refuses: dict[str, int] = {}  # error codes of topics whose settings it does not describe
+        self.unknown: set[str] = set()  # topics that the broker which describes settings does not know yet
 
     async def refresh(self, _: object = None) -> None:
         """Does nothing, because metadata is always current."""
@@ -39,8 +40,8 @@ class MemoryCluster:
 
 
 async def describe(cluster: MemoryCluster, names: Iterable[str]) -> DescribedConfigs:
-    described = DescribedConfigs({}, {})
-    for name in names:
+    described = DescribedConfigs({}, {}, frozenset(names) & cluster.unknown)
+    for name in set(names) - cluster.unknown:
         if (code := cluster.refuses.get(name)) is None:
             described.configs[name] = (cluster.policies[name],)
         else:
@@ -127,6 +128,26 @@ def test_a_copy_is_not_created_while_the_settings_of_its_topic_cannot_be_read(
     assert target.policies == {"east.orders": COMPACTED}
     assert arrangement.incomplete
     assert [*arrangement.uncopied] == ["audit"]
+
+
+def test_a_copy_is_not_created_without_the_settings_of_a_topic_that_a_broker_does_not_know_yet(
+    memory_clusters: tuple[MemoryCluster, MemoryCluster],
+):
+    """One broker lists a new topic some time before another one can describe it."""
+    source, target = memory_clusters
+    source.policies = dict.fromkeys(("new", "orders"), COMPACTED)
+    source.unknown = {"new"}
+    sync = topic_sync(memory_clusters)
+
+    arrangement = asyncio.run(sync.arrange())
+
+    assert target.policies == {"east.orders": COMPACTED}
+    assert arrangement.incomplete
+    assert [*arrangement.uncopied] == ["new"]
+
+    source.unknown = set()
+    assert not asyncio.run(sync.arrange()).uncopied
+    assert target.policies["east.new"] == COMPACTED
 
 
 @pytest.mark.parametrize("side", [0, 1])

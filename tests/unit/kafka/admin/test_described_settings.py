@@ -59,6 +59,7 @@ def test_a_refused_topic_is_reported_beside_the_settings_of_the_others():
     described = asyncio.run(admin.try_describe_topic_configs(WEST, topics))
 
     assert [*described.configs] == ["orders"]
+    assert described.unknown == {"absent"}
     assert isinstance(described.refused["denied"], NotAuthorizedError)
     with pytest.raises(NotAuthorizedError):
         asyncio.run(admin.describe_topic_configs(WEST, topics))
