@@ -18,6 +18,7 @@ from typing import Final
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.reports import ConnectorReport, SchemasReport, TaskReport
 from mirrorflow_core.schemas.schema_plan import SchemaPlan
+from mirrorflow_core.schemas.subject_mapping import SUBJECTS_KEY
 from mirrorflow_core.settings import ConnectorSettings, SchemaSettings
 from mirrorflow_replicator.connectors.connector_state import RetryState, report_of
 from mirrorflow_replicator.connectors.schema_sync import SchemaSync
@@ -69,7 +70,7 @@ class SchemaConnector:
     async def _pass(self) -> None:
         plan = await self._sync.plan()
         self._plan = plan
-        self._log_conflicts(plan)
+        self._log_messages(plan)
         await self._sync.apply(plan)
         self._plan = replace(plan, missing=plan.missing_after)
         self._retry.succeeded()
@@ -83,13 +84,22 @@ class SchemaConnector:
             if await self._sync.has_new_schema():
                 return
 
-    def _log_conflicts(self, plan: SchemaPlan) -> None:
-        """Logs each conflict once, until it is over."""
-        messages = [conflict.message for conflict in plan.conflicts]
+    def _log_messages(self, plan: SchemaPlan) -> None:
+        """Logs each message once, until it is over."""
+        messages = self._messages(plan)
         for message in messages[:WARNINGS_MAX]:
             if message not in self._conflicts:
                 log.warning("%s: %s", self._connector.name, message)
         self._conflicts = frozenset(messages)
+
+    def _messages(self, plan: SchemaPlan) -> list[str]:
+        """Returns a sentence for each conflict, or for a plan without any subject."""
+        if plan.subjects or plan.conflicts:
+            return [conflict.message for conflict in plan.conflicts]
+        selected = f"{SUBJECTS_KEY} (spec.schemas.subjects) matches, or the credentials show none."
+        return [
+            f"No subject of the registry of {self._settings.source_alias} is selected: it has none that {selected}"
+        ]
 
     def report(self) -> ConnectorReport:
         """Returns the current report."""
@@ -114,9 +124,7 @@ class SchemaConnector:
                     errors=dict(self._errors),
                 ),
             ),
-            warnings=()
-            if plan is None
-            else tuple(conflict.message for conflict in plan.conflicts[:WARNINGS_MAX]),
+            warnings=() if plan is None else tuple(self._messages(plan)[:WARNINGS_MAX]),
             schemas=SchemasReport(
                 subjects=0 if plan is None else plan.subjects,
                 versions=0 if plan is None else plan.versions,
