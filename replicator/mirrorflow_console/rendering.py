@@ -1,9 +1,11 @@
 """Renders templates: escapes everything, and knows how the console writes figures, times and levels."""
 
+import hashlib
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import resources
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -46,7 +48,7 @@ def environment() -> Environment:
             "breakable": _breakable,
         }
     )
-    templates.globals.update({"link": link, "glyph": _glyphs(templates)})
+    templates.globals.update({"link": link, "static": _static_address, "glyph": _glyphs(templates)})
     return templates
 
 
@@ -73,6 +75,13 @@ def moment(time: float | str, form: str = "time") -> Markup:
     return Markup('<time datetime="{}" data-form="{}">{} UTC</time>').format(
         when.strftime("%Y-%m-%dT%H:%M:%SZ"), form, shown
     )
+
+
+@cache
+def _static_address(name: str) -> str:
+    """Returns the address of a static file, which changes with its content: browsers keep a file for days, also over an upgrade."""
+    content = resources.files("mirrorflow_console").joinpath("static", name).read_bytes()
+    return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"
 
 
 def _breakable(name: str) -> Markup:

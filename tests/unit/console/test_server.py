@@ -1,5 +1,6 @@
 """The console over HTTP: pages, event streams, and protection against attacks."""
 
+import hashlib
 import http.client
 import json
 import re
@@ -93,7 +94,8 @@ def test_names_that_contain_markup_are_escaped(console: ServedConsole, path: str
 
     assert status == 200
     assert SCRIPT not in body
-    assert {attributes["src"] for tag, attributes in tags if tag == "script"} == {
+    sources = {str(attributes["src"]) for tag, attributes in tags if tag == "script"}
+    assert {source.partition("?v=")[0] for source in sources} == {
         "/static/theme.js", "/static/uPlot.iife.min.js", "/static/console.js",
     }  # fmt: skip
     assert not [
@@ -202,6 +204,20 @@ def test_each_response_forbids_inline_code_and_other_hosts(console: ServedConsol
     assert "unsafe" not in policy
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert "server" not in {name.lower() for name in headers}
+
+
+def test_addresses_of_scripts_and_styles_change_with_their_content(console: ServedConsole):
+    """A browser keeps such a file for as long as its age suggests, which is years for one that an image gives a fixed date."""
+    _, _, page = get(console, "/")
+    addresses = re.findall(r'(?:src|href)="(/static/[^"]+)"', page)
+
+    assert len(addresses) == 7
+    for address in addresses:
+        path, _, digest = address.partition("?v=")
+        content = (Path(server.__file__).parent / path.lstrip("/")).read_bytes()
+        assert digest == hashlib.sha256(content).hexdigest()[: len(digest)]
+        assert len(digest) >= 8
+        assert get(console, address)[0] == 200
 
 
 def test_scripts_do_not_evaluate_code():
