@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -129,10 +130,11 @@ def _files(folder: Path, names: AbstractSet[str]) -> Iterator[_ResultFile]:
     while waiting:
         current, depth = waiting.pop()
         try:
-            listed = list(os.scandir(current))
+            with os.scandir(current) as found:
+                listed = list(islice(found, ENTRIES_MAX - entries))
         except OSError:
             continue
-        for entry in listed[: ENTRIES_MAX - entries]:
+        for entry in listed:
             try:
                 if entry.name in names:
                     status = entry.stat(follow_symlinks=False)

@@ -5,18 +5,20 @@ Tenants of the cluster can write anything to a volume of results.
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mirrorflow_console import result_files
 from mirrorflow_console.__main__ import main
 from mirrorflow_console.gate import Visitor
 from mirrorflow_console.job_views import JobView, job_views, verification_of_file, with_results
 from mirrorflow_console.namespace_results import RESULTS_MAX_BYTES, NamespaceResults
-from mirrorflow_console.result_files import open_below
+from mirrorflow_console.result_files import ResultFiles, open_below
 from tests.harness.kafka.processes import wait_until
 from tests.unit.console.flow_readings import FixedFlows, healthy, reading
 from tests.unit.console.served_console import served
@@ -236,3 +238,29 @@ def test_an_invalid_setting_of_results_ends_the_console_at_its_start(
 
     assert main() == 2
     assert "MIRRORFLOW_RESULTS is kafka; write it as kafka=/mnt/kafka." in capsys.readouterr().err
+
+
+def test_a_folder_with_any_number_of_entries_is_read_only_in_part(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """A tenant can create millions of files; each entry that is read takes memory of the console."""
+    monkeypatch.setattr(result_files, "ENTRIES_MAX", 10)
+    read: list[str] = []
+
+    class Entry:
+        def __init__(self, name: str) -> None:
+            read.append(name)
+            self.name = name
+            self.path = str(tmp_path / name)
+
+        def is_dir(self, **_: bool) -> bool:
+            return False
+
+    @contextmanager
+    def scandir(_: Path) -> Iterator[Iterator[Entry]]:
+        yield (Entry(str(number)) for number in range(1_000))
+
+    monkeypatch.setattr("mirrorflow_console.result_files.os.scandir", scandir)
+
+    assert ResultFiles(tmp_path).read() == []
+    assert len(read) <= 10
