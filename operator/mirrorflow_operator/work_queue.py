@@ -109,7 +109,11 @@ class WorkQueue(Generic[K]):
         """
         self._working.pop(key, None)
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        wait_s = max(at_least_s, backoff_s(failures, lowest_s=BACKOFF_MIN_S, highest_s=BACKOFF_MAX_S))
+        # What the server asks for is bounded, too: no event reports that it works again.
+        wait_s = max(
+            min(BACKOFF_MAX_S, at_least_s),
+            backoff_s(failures, lowest_s=BACKOFF_MIN_S, highest_s=BACKOFF_MAX_S),
+        )
         self._due.pop(key, None)  # passes requested meanwhile wait, too: they would fail the same way
         self.add(key, wait_s)
         self._wake.set()

@@ -98,6 +98,18 @@ def test_retry_after_is_respected():
     assert case.queue.take() == "a"
 
 
+@pytest.mark.parametrize("retry_after_s", [86_400.0, float("inf"), float("nan")])
+def test_a_retry_after_without_reason_waits_no_longer_than_the_backoff(retry_after_s: float):
+    """A proxy before the API server may send any; the server may be back within seconds, which no event reports."""
+    case = QueueWithClock()
+    case.queue.add("a")
+    case.queue.take()
+
+    assert case.queue.failed("a", retry_after_s) == BACKOFF_MAX_S
+    case.clock.now_s += BACKOFF_MAX_S + 0.1
+    assert case.queue.take() == "a"
+
+
 def test_an_event_for_a_failing_key_ends_its_wait():
     """A user who has corrected the spec does not wait for the backoff of the previous spec."""
     case = QueueWithClock()
