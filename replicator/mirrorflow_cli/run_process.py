@@ -315,7 +315,7 @@ class ReplicatorProcess:
             with self._log.path.open("rb") as log:
                 log.seek(start)
                 text = log.read().decode("utf-8", "replace")
-        except OSError:  # it was moved or deleted; the replicator is restarted all the same
+        except OSError:  # it was moved or deleted; the replicator is restarted nevertheless
             return ""
         lines = [line.strip() for line in text.split("\n") if line.strip()]
         if start > self._log_start:

@@ -61,7 +61,7 @@ def test_a_rotation_that_fails_loses_no_older_log(tmp_path: Path, monkeypatch: p
 
 
 def test_the_end_of_a_replicator_whose_log_was_deleted_has_no_line(tmp_path: Path) -> None:
-    """The replicator is restarted all the same."""
+    """The replicator is restarted nevertheless."""
     with closing(LogFile(tmp_path / "log")) as log:
         process = ReplicatorProcess(
             ProcessFiles(folder=tmp_path, connectors=()),
