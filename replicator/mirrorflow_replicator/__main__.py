@@ -170,6 +170,8 @@ def _serve(options: argparse.Namespace, *, forks: bool) -> int:
         is_task = forks and _copies(settings) and fork_first()
         worker = None if is_task else Worker(settings, state_files=_state_files(options, settings))
     except OSError as error:
+        if error.filename is None:  # no process can be forked now
+            return _end(EXIT_FAILED, f"The process cannot start: {error.strerror or error}.")
         return _end(EXIT_SETTINGS, f"{error.filename} cannot be read: {error.strerror}.")
     except SettingError as error:
         return _end(EXIT_SETTINGS, str(error))

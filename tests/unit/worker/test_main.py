@@ -224,6 +224,20 @@ def test_standalone_ends_if_a_connector_can_never_connect(run_main: RunMain, tmp
     assert sentence.startswith("Clients of cluster east: security.protocol: it is unknown")
 
 
+def test_a_process_that_cannot_be_forked_is_a_transient_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`mirrorflow run` restarts the replicator, which it does not after an invalid setting."""
+
+    def fail(_: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("mirrorflow_replicator.__main__._settings", fail)
+
+    assert 1 == main(["mm2", "mm2.properties"])
+    assert "The process cannot start: Resource temporarily unavailable.\n" == capsys.readouterr().err
+
+
 STARTING = """
 import signal, sys
 from mirrorflow_replicator import __main__
