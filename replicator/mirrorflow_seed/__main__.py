@@ -63,7 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MirrorFlowError as error:
         status, sentence = EXIT_FAILED, str(error)
     except OSError as error:
-        status, sentence = EXIT_USAGE, f"{error.filename} cannot be used: {error.strerror}."
+        if error.filename is None:  # of a connection or a full disk, not of a file that an argument names
+            status, sentence = EXIT_FAILED, f"The job failed: {error.strerror or error}."
+        else:
+            status, sentence = EXIT_USAGE, f"{error.filename} cannot be used: {error.strerror}."
     except Exception as error:  # noqa: BLE001 logged
         # A defect: Python would end with status 1, which means a difference.
         _LOG.exception("An unexpected error:")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_seed.__main__ import main, overrides_of
-from mirrorflow_seed.errors import EXIT_STOPPED, JobSettingError
+from mirrorflow_seed.errors import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, JobSettingError
 from mirrorflow_seed.settings import FlowFiles, job_of
 
 
@@ -113,6 +113,30 @@ def test_the_run_id_of_a_scheduled_run_is_the_name_of_its_job_by_default():
     }
     assert overrides_of({"RUN_ID": "x"}, ["run.id=2"]) == {"run.id": "2"}
     assert overrides_of({"RUN_ID": ""}, []) == overrides_of({}, []) == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "sentence"),
+    [
+        (OSError(28, "No space left on device"), EXIT_FAILED, "The job failed: No space left on device."),
+        (TimeoutError("timed out"), EXIT_FAILED, "The job failed: timed out."),
+        (FileNotFoundError(2, "No such file", "/w"), EXIT_USAGE, "/w cannot be used: No such file."),
+    ],
+)
+def test_only_an_error_of_a_named_file_is_one_of_the_arguments(
+    error: OSError,
+    status: int,
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(_: object) -> int:
+        raise error
+
+    monkeypatch.setattr("mirrorflow_seed.__main__._run", fail)
+
+    assert status == main(["seed", "--worker", "/w", "--source", "/s"])
+    assert f"{sentence}\n" == capsys.readouterr().err
 
 
 STARTING = """
