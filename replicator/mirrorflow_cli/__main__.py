@@ -8,14 +8,18 @@ or as `problems` of the JSON object, never as a traceback.
 import contextlib
 import os
 import select
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TextIO
 
 from mirrorflow_cli.commands import COMMANDS, command_parser
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, EXIT_USAGE, CommandError
 from mirrorflow_core.errors import MirrorFlowError, SettingError
+
+STDERR = 2  # the file descriptor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Otherwise pydantic's first model searches all installed packages for plug-ins, which takes 6 ms.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments is None:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent that ignores it leaves that to this process
+        _open_streams()
     command = next((argument for argument in given if argument in COMMANDS), "")
     try:
         status = _execute(command, given, is_own_process=arguments is None)
@@ -80,9 +87,20 @@ def _execute(command: str, given: Sequence[str], *, is_own_process: bool) -> int
         return EXIT_USAGE
 
 
+def _open_streams() -> None:
+    """Opens the null device for each standard stream that this process was started without, so that no other file takes its place."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        pass
+    os.close(descriptor)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 for the life of the process
+
+
 def _sentence(error: OSError) -> str:
-    what = "A file or the output" if error.filename is None else error.filename
-    return f"{what} cannot be used: {error.strerror or error}."
+    if error.filename is None:
+        return f"The command failed: {error.strerror or error}."
+    return f"{error.filename} cannot be used: {error.strerror}."
 
 
 def _report(sentences: str) -> None:

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None, *, is_own_process: bool = False
 
             return task_process.main()
         if is_own_process or arguments is None:
-            _end_at_sigterm()
+            _set_signals()
         if given == [prepared_start.MODE]:
             _import_modules()
             if (received := prepared_start.receive()) is None:
@@ -83,13 +83,15 @@ def main(arguments: Sequence[str] | None = None, *, is_own_process: bool = False
         )
 
 
-def _end_at_sigterm() -> None:
-    """Makes SIGTERM end this process until the worker handles it.
+def _set_signals() -> None:
+    """Makes SIGTERM end this process until the worker handles it, and the end of a task known to it.
 
-    The kernel ignores a signal that process 1 of a container does not handle: a deleted pod would start its connectors.
+    The kernel ignores a signal that process 1 of a container does not handle: a deleted pod would start its connectors. A parent
+    that ignores SIGCHLD leaves that to this process, which could not wait for its tasks.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _require_packages() -> None:

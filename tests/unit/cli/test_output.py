@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +114,7 @@ def test_an_output_that_cannot_be_written_is_an_error_with_one_sentence(
     with Path("/dev/full").open("w") as full, contextlib.redirect_stdout(full):
         status = main(arguments)
 
-    assert (1, "A file or the output cannot be used: No space left on device.\n") == (
+    assert (1, "The command failed: No space left on device.\n") == (
         status,
         capsys.readouterr().err,
     )
@@ -140,3 +142,34 @@ def test_a_folder_that_cannot_be_written_is_an_error_with_one_sentence(
 
     assert 1 == status
     assert "/tmp cannot be used: No usable temporary directory found." in capsys.readouterr().err
+
+
+STARTS = """
+import os, signal, sys
+from mirrorflow_cli import __main__
+%s
+__main__._execute = lambda *_, **__: %s
+sys.exit(__main__.main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "command"),
+    [
+        # Another program that is started writes to its own stdout, not to a file of this one.
+        ("os.close(1); sys.stdout = None", "sys.stdout.isatty() or os.open(__file__, 0) < 3"),
+        (
+            "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+            "os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)[1]",
+        ),
+    ],
+    ids=["closed stdout", "ignored children"],
+)
+def test_a_command_runs_whatever_it_was_started_with(tmp_path: Path, before: str, command: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(STARTS % (before, command))
+    ended = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, check=False, timeout=300
+    )
+
+    assert (0, "") == (ended.returncode, ended.stderr)
