@@ -570,8 +570,8 @@ def _place_of_client_key(name: str, scopes: tuple[Scope, ...]) -> str:
     A client's setting with another prefix, or none, reaches no client, which may copy other records than configured.
     """
     prefix, own = "", name
-    while found := next((known for known in _CLIENT_PREFIXES if own.startswith(known)), ""):
-        prefix, own = prefix + found, own.removeprefix(found)
+    while first := next((known for known in _CLIENT_PREFIXES if own.startswith(known)), ""):
+        prefix, own = prefix + first, own.removeprefix(first)
     if own not in _READERS or Scope.DRIVER in scopes:
         return ""
     kind = _READERS[own]

@@ -190,7 +190,7 @@ def _remote(job: JobSettings) -> str:
 
 @contextlib.contextmanager
 def _without_unused_remote(job: JobSettings) -> Iterator[None]:
-    """Hides the Connect server of the environment inside the block if *job* has a master, which wins: PySpark refuses both."""
+    """Hides the Connect server of the environment inside the block if *job* has a master, which takes precedence: PySpark refuses both."""
     unused = None if _remote(job) else os.environ.pop(REMOTE_VARIABLE, None)
     try:
         yield

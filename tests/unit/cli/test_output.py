@@ -165,7 +165,9 @@ sys.exit(__main__.main())
     ],
     ids=["closed stdout", "ignored children"],
 )
-def test_a_command_runs_whatever_it_was_started_with(tmp_path: Path, before: str, command: str) -> None:
+def test_a_command_runs_without_stdout_and_with_an_ignored_sigchld(
+    tmp_path: Path, before: str, command: str
+) -> None:
     program = tmp_path / "program.py"
     program.write_text(STARTS % (before, command))
     ended = subprocess.run(

@@ -128,7 +128,7 @@ def test_job_without_a_master_runs_on_all_cores_of_this_machine(own_spark: Path)
 
 
 @pytest.mark.parametrize(("job", "address"), [({"master": "local[1]"}, None), ({}, "sc://spark:15002")])
-def test_a_master_of_the_job_wins_over_the_connect_server_of_the_environment(
+def test_a_master_of_the_job_takes_precedence_over_the_connect_server_of_the_environment(
     job: dict[str, str], address: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PySpark refuses a session with both, as `--cores` with SPARK_REMOTE."""
