@@ -75,6 +75,7 @@ _PROCESS_KEYS = (
     "rest.modify.enable",
     "offset.flush.interval.ms",
 )
+ADDRESSES_KEY = "bootstrap.servers"
 _CLIENT_KINDS = ("producer.", "consumer.", "admin.")
 _BYTE_CONVERTER = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
@@ -213,8 +214,10 @@ def load_mm2(
             action="set A->B.enabled=true for one of them",
         )
     for alias in dict.fromkeys(alias for pair in pairs for alias in pair):
-        key = f"{alias}.bootstrap.servers"  # named as in the file, which a client does not know
-        Resolver(raw).resolve_required(key, raw.get(key, ""))
+        key = f"{alias}.{ADDRESSES_KEY}"  # named as in the file, which a client does not know
+        addresses = raw.get(key, raw.get(ADDRESSES_KEY, ""))
+        if not Resolver(raw).resolve_required(key, addresses).strip():
+            raise InvalidSettingError(key=key, problem="it is missing", action="write host:port,host:port")
     flows = _enabled(raw, aliases)
     check_aliases(flows)
     warnings += flow_warnings(flows)

@@ -492,9 +492,9 @@ def test_clusters_and_topics_may_be_references(monkeypatch: pytest.MonkeyPatch):
         (ONE_WAY.replace("= true", "= yes"), "A->B.enabled"),
         (
             "clusters = A, B\nA->B.enabled = true\nB.bootstrap.servers = b:1",
-            "source.cluster.bootstrap.servers",
+            "A.bootstrap.servers",
         ),
-        ("clusters = A, B\nA->B.enabled = true\nA.bootstrap.servers = a:1", "bootstrap.servers"),
+        ("clusters = A, B\nA->B.enabled = true\nA.bootstrap.servers = a:1", "B.bootstrap.servers"),
     ],
 )
 def test_invalid_mm2_file_is_refused_by_key(text: str, key: str):
