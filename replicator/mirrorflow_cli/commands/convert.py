@@ -24,6 +24,7 @@ from mirrorflow_cli.convert_to_mirrorflow import document, flow_name
 from mirrorflow_cli.errors import EXIT_DONE, FailedError, UsageError
 from mirrorflow_cli.flow_arguments import read_text
 from mirrorflow_cli.java_flow import ConversionFindings, ConversionLoss, JavaFlow, NeededSecret
+from mirrorflow_cli.output import add_json_argument
 from mirrorflow_core.errors import SettingError
 from mirrorflow_operator.api.load import parse_flow, read_document
 from mirrorflow_operator.api.spec import KIND
@@ -53,9 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='mm2.properties or a Strimzi KafkaMirrorMaker2 ("-" for stdin)',
     )
     parser.add_argument("-o", "--output", metavar="DIR", help="write each MirrorFlow to DIR/<name>.yaml")
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object: flows, secrets, unsupported, warnings"
-    )
+    add_json_argument(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:

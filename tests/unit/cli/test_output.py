@@ -105,6 +105,21 @@ def test_refused_settings_are_reported_as_problems(
     assert problem.startswith("east-to-west: spec.connectors.source: offset.lag.max: 'many'")
 
 
+def test_a_file_that_cannot_be_converted_is_reported_as_problems(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text("clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\n")
+
+    status = main(["convert", "--json", str(file)])
+    out, err = capsys.readouterr()
+
+    assert (2, "") == (status, err)
+    assert [f"{file}: clusters: no replication flow is enabled"] == [
+        problem.partition(";")[0] for problem in json.loads(out)["problems"]
+    ]
+
+
 @pytest.mark.parametrize("arguments", [["status"], ["status", "--json"]])
 def test_an_output_that_cannot_be_written_is_an_error_with_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str]
