@@ -338,20 +338,8 @@ def _succeeded(
                 reason=SwitchoverReason.OVERTAKEN,
                 message=status.reason,
             )
-        case "Rehearsed" if status.canary is not None and not status.canary.passed:
-            return PairFinding(
-                kind=kind,
-                status=ConditionStatus.FALSE,
-                reason=SwitchoverReason.CANARY_FAILED,
-                message=f"Everything was done up to the promotion, and undone, but its canary has failed. {status.canary.message}".rstrip(),
-            )
         case "Rehearsed":
-            return PairFinding(
-                kind=kind,
-                status=ConditionStatus.TRUE,
-                reason=SwitchoverReason.REHEARSED,
-                message="Everything was done up to the promotion, and undone.",
-            )
+            return _rehearsed(status)
         case "Refused":
             return PairFinding(
                 kind=kind,
@@ -372,6 +360,21 @@ def _succeeded(
     elif job is not None and job.problem is not None:
         reason = SwitchoverReason.JOB_NOT_RUNNING
     return PairFinding(kind=kind, status=ConditionStatus.UNKNOWN, reason=reason, message=status.waits_for)
+
+
+def _rehearsed(status: SwitchoverStatus) -> PairFinding:
+    """Returns how a rehearsal that was carried out to its end has ended: it has failed if its canary has."""
+    kind, message = SwitchoverConditionType.SUCCEEDED, "Everything was done up to the promotion, and undone."
+    if status.canary is None or status.canary.passed:
+        return PairFinding(
+            kind=kind, status=ConditionStatus.TRUE, reason=SwitchoverReason.REHEARSED, message=message
+        )
+    return PairFinding(
+        kind=kind,
+        status=ConditionStatus.FALSE,
+        reason=SwitchoverReason.CANARY_FAILED,
+        message=f"{message} Its canary has failed. {status.canary.message}".rstrip(),
+    )
 
 
 def _loss(status: SwitchoverStatus) -> str:
