@@ -33,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = _execute(command, given, is_own_process=arguments is None)
         if sys.stdout is not None:
-            sys.stdout.flush()  # now, so that a failure changes the exit status
+            with contextlib.suppress(BrokenPipeError):  # it has no reader any more, and the command has ended
+                sys.stdout.flush()  # now, so that a full disk changes the exit status
     except BrokenPipeError:
         # The reader of stdout has closed it (head, less). If this ends a switchover, applications may be unable to write.
         return EXIT_DONE if command != "switchover" and _is_unread(sys.stdout) else EXIT_FAILED
