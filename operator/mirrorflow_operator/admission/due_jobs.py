@@ -15,7 +15,7 @@ from typing import Final
 
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import Status
-from mirrorflow_operator.plan.job_objects import ARCHIVE_AGAIN_S, ENDED_KEPT, FOLLOWING, RunKind, Runs
+from mirrorflow_operator.plan.spark_run import ARCHIVE_AGAIN_S, ENDED_KEPT, FOLLOWING, RunKind, Runs
 from mirrorflow_operator.status.observation import ObservedJob
 from mirrorflow_operator.status.spark_jobs import is_open, last_report, live_driver, newest_job
 

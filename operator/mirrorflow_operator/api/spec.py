@@ -1,6 +1,6 @@
 """Defines the fields of the MirrorFlow resource, `mirrorflow.io/v1alpha1`: clusters, topics, groups, and the whole spec.
 
-Pods, connectors and Spark jobs are in `workloads`, the status is in `status`. `rules` checks rules between
+Pods and connectors are in `workloads`, Spark jobs in `spark_workloads`, the status is in `status`. `rules` checks rules between
 fields, and `load` parses a text to a MirrorFlow or to errors that name the field. `plan.properties` turns the
 spec into properties. After a change, `make crds` generates the CRD. Nothing here reads a file, a clock or a Secret: the resource refers to Secrets and never contains
 one, so a password is given by its `SecretKey`.
@@ -26,15 +26,8 @@ from mirrorflow_operator.api.model import (
     Quantity,
     list_map,
 )
-from mirrorflow_operator.api.workloads import (
-    Archive,
-    Connectors,
-    Restore,
-    RollingRestart,
-    Seed,
-    SparkSettings,
-    Verify,
-)
+from mirrorflow_operator.api.spark_workloads import Archive, Restore, Seed, SparkSettings, Verify
+from mirrorflow_operator.api.workloads import Connectors, RollingRestart
 
 # Each has two lists; with more, the API server would refuse the rules on their entries as too costly.
 EXCEPTIONS_MAX = 20

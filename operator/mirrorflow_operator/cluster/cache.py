@@ -53,9 +53,9 @@ from mirrorflow_operator.cluster.observed_objects import (
     run_kind_of,
 )
 from mirrorflow_operator.cluster.pair_cache import PairCache
-from mirrorflow_operator.plan.job_objects import RunKind
 from mirrorflow_operator.plan.names import FLOW_LABEL
 from mirrorflow_operator.plan.rollouts import ObservedDeployment
+from mirrorflow_operator.plan.spark_run import RunKind
 from mirrorflow_operator.status.observation import Key, ObservedJob, ObservedPod
 from mirrorflow_operator.status.pair_observation import PairKey
 

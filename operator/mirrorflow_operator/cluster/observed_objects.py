@@ -16,7 +16,6 @@ from mirrorflow_operator.api.status import parse_status
 from mirrorflow_operator.api.timestamps import parse_timestamp
 from mirrorflow_operator.cluster.client import ObjectKind
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
-from mirrorflow_operator.plan.job_objects import DRIVER, RUN_ID_ANNOTATION, RunKind
 from mirrorflow_operator.plan.names import (
     CONNECTOR_LABEL,
     CONTAINER,
@@ -31,6 +30,8 @@ from mirrorflow_operator.plan.names import (
 )
 from mirrorflow_operator.plan.pod_sharing import connectors_in
 from mirrorflow_operator.plan.rollouts import DeploymentCondition, ObservedDeployment
+from mirrorflow_operator.plan.spark_pods import DRIVER
+from mirrorflow_operator.plan.spark_run import RUN_ID_ANNOTATION, RunKind
 from mirrorflow_operator.plan.switchover_objects import SWITCHOVER_CONTAINER
 from mirrorflow_operator.status.observation import Key, ObservedJob, ObservedPod, Resource
 

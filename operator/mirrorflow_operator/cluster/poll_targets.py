@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.cluster.progress_client import CaBundle, PollTarget, TlsParameters
 from mirrorflow_operator.plan import names
-from mirrorflow_operator.plan.job_objects import PROGRESS_PORT
+from mirrorflow_operator.plan.spark_pods import PROGRESS_PORT
 from mirrorflow_operator.status.observation import Key, ObservedPod
 
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 from mirrorflow_operator.cluster.client import JOB, POD, Client
 from mirrorflow_operator.cluster.observed_objects import created_s, observed_pod
 from mirrorflow_operator.cluster.progress_client import PATH, PollTarget, get_or_none, session
-from mirrorflow_operator.plan.job_objects import PROGRESS_PORT
 from mirrorflow_operator.plan.names import PAIR_LABEL, SWITCHOVER_LABEL
 from mirrorflow_operator.plan.prepared_objects import digests_in
+from mirrorflow_operator.plan.spark_pods import PROGRESS_PORT
 from mirrorflow_operator.plan.switchover_objects import (
     REQUEST_ANNOTATION,
     SWITCHOVER_CONTAINER,

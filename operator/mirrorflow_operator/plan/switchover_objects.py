@@ -22,7 +22,6 @@ from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.fence_policies import DIGEST_ANNOTATION, FENCE_POLICIES_FILE, fence_policies
 from mirrorflow_operator.plan.hook_jobs import HOOK_JOBS_FILE, ID_ANNOTATION, hook_jobs
-from mirrorflow_operator.plan.job_objects import PROGRESS_PORT, TERMINATION_FILE
 from mirrorflow_operator.plan.pod_template import (
     CONFIG_FOLDER,
     CONTAINER_SECURITY,
@@ -40,6 +39,7 @@ from mirrorflow_operator.plan.pod_template import (
 )
 from mirrorflow_operator.plan.prepared_objects import digests_of, objects_text
 from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan, active_kinds, plan_all
+from mirrorflow_operator.plan.spark_pods import PROGRESS_PORT, TERMINATION_FILE
 
 SWITCHOVER_CONTAINER: Final = "switchover"
 REQUEST_FILE: Final = "switchover.json"

@@ -19,9 +19,9 @@ from mirrorflow_operator.cluster.pod_events import REREAD_S, PodEventReader, may
 from mirrorflow_operator.cluster.poll_targets import poll_targets, polled_name
 from mirrorflow_operator.cluster.progress_client import CaBundle
 from mirrorflow_operator.cluster.progress_poller import Poller
-from mirrorflow_operator.plan.job_objects import RunKind
 from mirrorflow_operator.plan.properties import connector_names
 from mirrorflow_operator.plan.rollouts import ObservedDeployment
+from mirrorflow_operator.plan.spark_run import RunKind
 from mirrorflow_operator.status.conditions import Problem
 from mirrorflow_operator.status.observation import Key, ObservedJob, ObservedPod, Resource
 from mirrorflow_operator.status.pins import with_pins

@@ -6,11 +6,11 @@ has is known from the reports of drivers, so the last commit stays in the status
 
 from typing import Final
 
+from mirrorflow_operator.api.spark_workloads import Archive
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import ArchiveStatus, RestoreStatus, RunPhase
 from mirrorflow_operator.api.timestamps import parse_timestamp, timestamp
-from mirrorflow_operator.api.workloads import Archive
-from mirrorflow_operator.plan.job_objects import ARCHIVE_AGAIN_S, EXIT_DIFFERENT, RunKind
+from mirrorflow_operator.plan.spark_run import ARCHIVE_AGAIN_S, EXIT_DIFFERENT, RunKind
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.cron_schedule import next_time_s
 from mirrorflow_operator.status.observation import Observation, ObservedJob

@@ -12,8 +12,8 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import FieldError
-from mirrorflow_operator.plan.job_objects import NO_RUNS, RunKind, Runs
 from mirrorflow_operator.plan.rollouts import ObservedDeployment
+from mirrorflow_operator.plan.spark_run import NO_RUNS, RunKind, Runs
 from mirrorflow_operator.settings import SETTLE_S
 from mirrorflow_operator.status.conditions import Problem
 from mirrorflow_operator.status.pod_reports import PollFailure, Reading, Summary

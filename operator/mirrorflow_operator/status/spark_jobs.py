@@ -20,7 +20,7 @@ from mirrorflow_operator.api.status import (
     VerifyStatus,
 )
 from mirrorflow_operator.api.timestamps import parse_timestamp, timestamp
-from mirrorflow_operator.plan.job_objects import (
+from mirrorflow_operator.plan.spark_run import (
     EXIT_DIFFERENT,
     EXIT_FAILED,
     EXIT_NOTHING_SELECTED,

@@ -8,6 +8,7 @@ verdict.
 from typing import Final
 
 from mirrorflow_core.switchover.last_verification import LastVerification
+from mirrorflow_operator.api.spark_workloads import Verify
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import (
     Condition,
@@ -17,8 +18,7 @@ from mirrorflow_operator.api.status import (
     VerifyStatus,
 )
 from mirrorflow_operator.api.timestamps import parse_timestamp, timestamp
-from mirrorflow_operator.api.workloads import Verify
-from mirrorflow_operator.plan.job_objects import RunKind
+from mirrorflow_operator.plan.spark_run import RunKind
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.observation import Observation, ObservedJob
 from mirrorflow_operator.status.spark_jobs import (

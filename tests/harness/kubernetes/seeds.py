@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mirrorflow_operator.api.load import parse_flow
-from mirrorflow_operator.plan.job_objects import RunKind, Runs, SparkDefaults, job_objects
+from mirrorflow_operator.plan.job_objects import job_objects
 from mirrorflow_operator.plan.names import run_selector
+from mirrorflow_operator.plan.spark_run import RunKind, Runs, SparkDefaults
 from tests.harness.kafka.processes import frozen, program_of, wait_until
 from tests.harness.kubernetes.stage import WAIT_S, Object, Stage, processes_of
 

@@ -14,8 +14,9 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
-from mirrorflow_operator.plan.job_objects import Runs, SparkDefaults, job_objects, without_source_pods
+from mirrorflow_operator.plan.job_objects import job_objects, without_source_pods
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
+from mirrorflow_operator.plan.spark_run import Runs, SparkDefaults
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import Written
 from tests.harness.kubernetes.kubectl import Kubectl

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from mirrorflow_operator.plan.job_objects import DRIVER, PROGRESS_PORT
+from mirrorflow_operator.plan.spark_pods import DRIVER, PROGRESS_PORT
 from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, Report, SeedReport, VerifyReport, encode
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.flows import condition

@@ -17,7 +17,7 @@ from mirrorflow_cli.switchover_job import SwitchoverProgress
 from mirrorflow_core.switchover.loss import EndEvidence, LossAssessment, PartitionLoss
 from mirrorflow_core.switchover.record import StateEntry, SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
-from mirrorflow_operator.plan.job_objects import PROGRESS_PORT
+from mirrorflow_operator.plan.spark_pods import PROGRESS_PORT
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.flows import condition

@@ -18,8 +18,8 @@ from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.api.workloads import ConnectorKind
-from mirrorflow_operator.plan.job_objects import RunKind
 from mirrorflow_operator.plan.rollouts import DeploymentCondition, ObservedDeployment
+from mirrorflow_operator.plan.spark_run import RunKind
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.observation import (
     Admission,

@@ -32,6 +32,7 @@ from mirrorflow_operator.api.rules.rule import (
     starts_with,
     value_below,
 )
+from mirrorflow_operator.api.spark_workloads import SPARK_KEYS_SET, SPARK_SECRETS
 from mirrorflow_operator.api.spec import (
     AuthenticationType,
     InitialPosition,
@@ -49,8 +50,6 @@ from mirrorflow_operator.api.workloads import (
     RESERVED_VOLUMES,
     SECURITY,
     SECURITY_FIELDS,
-    SPARK_KEYS_SET,
-    SPARK_SECRETS,
     Connector,
     ConnectorKind,
     Connectors,

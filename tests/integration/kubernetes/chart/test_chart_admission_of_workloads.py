@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_operator.api.load import parse_flow, read_document
-from mirrorflow_operator.plan.job_objects import EXECUTOR_FILE
+from mirrorflow_operator.plan.spark_pods import EXECUTOR_FILE
 from mirrorflow_operator.settings import SEED_ACCOUNT
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer

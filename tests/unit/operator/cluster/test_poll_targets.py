@@ -8,7 +8,7 @@ import pytest
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.cluster.poll_targets import poll_targets
 from mirrorflow_operator.cluster.progress_client import CaBundle, PollTarget
-from mirrorflow_operator.plan.job_objects import PROGRESS_PORT
+from mirrorflow_operator.plan.spark_pods import PROGRESS_PORT
 from mirrorflow_operator.status.observation import ObservedPod
 from tests.unit.kafka.certificates import authority
 

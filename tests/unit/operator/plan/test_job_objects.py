@@ -14,19 +14,14 @@ import yaml
 
 from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_operator.api.load import load_flow, parse_flow
+from mirrorflow_operator.api.spark_workloads import SPARK_KEYS_SET
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.api.workloads import SPARK_KEYS_SET
-from mirrorflow_operator.plan import job_objects as plan_of_jobs
+from mirrorflow_operator.plan import spark_run
 from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
-from mirrorflow_operator.plan.job_objects import (
-    Runs,
-    SparkDefaults,
-    job_objects,
-    without_blocked_jobs,
-    without_source_pods,
-)
+from mirrorflow_operator.plan.job_objects import job_objects, without_blocked_jobs, without_source_pods
 from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
+from mirrorflow_operator.plan.spark_run import Runs, SparkDefaults
 from mirrorflow_seed import errors, kubernetes_backend
 from mirrorflow_seed.settings import POD_TEMPLATE_KEY, FlowFiles, job_of, load_job
 from tests.harness.goldens import check_golden, object_differences, yaml_text
@@ -414,7 +409,7 @@ def test_a_verification_runs_while_the_flow_is_paused_but_not_during_a_seed() ->
 def test_a_driver_is_not_retried_if_it_would_end_with_the_same_exit_status() -> None:
     """The end of a driver by a node drain or a pause does not count as a failure."""
     for name in ("EXIT_DIFFERENT", "EXIT_USAGE", "EXIT_STOPPED", "EXIT_FAILED", "EXIT_NOTHING_SELECTED"):
-        assert getattr(plan_of_jobs, name) == getattr(errors, name)
+        assert getattr(spark_run, name) == getattr(errors, name)
     seed = _job()
     verify = _of_kind(_jobs("everything", Runs(verify=True)), "Job")[0]
 

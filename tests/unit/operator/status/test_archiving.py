@@ -13,7 +13,7 @@ from mirrorflow_operator.api.status import (
     Status,
 )
 from mirrorflow_operator.api.timestamps import timestamp
-from mirrorflow_operator.plan.job_objects import RunKind
+from mirrorflow_operator.plan.spark_run import RunKind
 from mirrorflow_operator.status.archiving import (
     FOLLOW_OVERDUE_S,
     archive_overdue_in_s,

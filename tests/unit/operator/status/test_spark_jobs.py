@@ -11,7 +11,7 @@ from mirrorflow_operator.admission.due_jobs import HOLD_S, DueJobs, due_jobs
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import RestoreStatus, SeedStatus, Status, VerifyStatus
 from mirrorflow_operator.api.timestamps import parse_timestamp, timestamp
-from mirrorflow_operator.plan.job_objects import ARCHIVE_AGAIN_S, ENDED_KEPT, FOLLOWING, RunKind
+from mirrorflow_operator.plan.spark_run import ARCHIVE_AGAIN_S, ENDED_KEPT, FOLLOWING, RunKind
 from mirrorflow_operator.status.cron_schedule import days_between_max, next_time_s
 from mirrorflow_operator.status.observation import ObservedJob
 from mirrorflow_operator.status.pod_reports import Report, parse_reading, parse_report

@@ -24,8 +24,8 @@ from mirrorflow_operator.api.status import (
 )
 from mirrorflow_operator.api.timestamps import timestamp
 from mirrorflow_operator.errors import FieldError
-from mirrorflow_operator.plan.job_objects import RunKind
 from mirrorflow_operator.plan.rollouts import DeploymentCondition
+from mirrorflow_operator.plan.spark_run import RunKind
 from mirrorflow_operator.reconcile.status_writer import status_document
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.conditions import Problem, Reason

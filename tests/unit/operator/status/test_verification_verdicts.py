@@ -5,7 +5,7 @@ import pytest
 from mirrorflow_core.switchover.last_verification import LastVerification
 from mirrorflow_operator.api.status import ConditionStatus, RunPhase, Status, VerifyStatus, WindowCounts
 from mirrorflow_operator.api.timestamps import timestamp
-from mirrorflow_operator.plan.job_objects import RunKind
+from mirrorflow_operator.plan.spark_run import RunKind
 from mirrorflow_operator.status.conditions import Finding, Reason
 from mirrorflow_operator.status.verification import last_verification, verified
 from tests.unit.operator.observations import NOW_S, job, mirror_flow, observed
