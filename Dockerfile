@@ -102,4 +102,6 @@ ENV JAVA_HOME=/opt/java SPARK_HOME=/opt/spark \
 COPY --from=java /opt/java /opt/java
 COPY --from=seed-packages /opt/spark /opt/spark
 COPY --from=seed-packages /opt/mirrorflow /opt/mirrorflow
+# The program of a SparkApplication: spark-submit takes one for Python by its suffix.
+COPY --from=wheel /source/replicator/mirrorflow_seed/__main__.py /opt/mirrorflow/seed.py
 ENTRYPOINT ["mirrorflow-seed"]

@@ -5,8 +5,8 @@
     mirrorflow-seed export  ...
     mirrorflow-seed restore ...
 
-The files are the source connector's own. `executor` is internal: Spark starts it in executor pods. Exit
-status: 0 done; 1 what was compared or copied is not the same on both sides; 2 invalid arguments or settings; 3 stopped
+The files are the source connector's own. `executor` and `driver` are internal: Spark starts them in pods of executors, and
+of a driver that spark-submit has submitted in cluster mode. Exit status: 0 done; 1 what was compared or copied is not the same on both sides; 2 invalid arguments or settings; 3 stopped
 by a signal; 4 it could not run, or failed; 5 no topic is selected; 6 the plan of a repair was shown
 (docs/seeding.md and docs/verification.md have tables).
 """
@@ -51,6 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given[:1] == ["executor"]:
             return kubernetes_backend.exec_executor(given[1:])
+        if given[:1] == ["driver"]:
+            file, given = kubernetes_backend.driver_command(given[1:])
+            kubernetes_backend.use_properties_of_submission(file, os.environ)
         parsed = _parser().parse_args(given)
         with _stopped_by_sigterm():
             return _run(parsed)

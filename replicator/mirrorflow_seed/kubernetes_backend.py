@@ -15,8 +15,9 @@ executors write it.
 import os
 import pwd
 import re
+import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +40,7 @@ JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:-UsePerfData -XX:ReservedCodeCacheSiz
 IMAGE_KEY: Final = "spark.kubernetes.container.image"
 EXECUTOR_IMAGE_KEY: Final = "spark.kubernetes.executor.container.image"
 CORES_KEY: Final = "spark.executor.cores"
+PROPERTIES_OPTION: Final = "--properties-file"
 
 FIXED: Final[Mapping[str, str]] = {
     # Request only pods, so that the driver's Role needs no other permission.
@@ -176,6 +178,33 @@ def user_name_variables() -> dict[str, str]:
             "NSS_WRAPPER_GROUP": "/etc/group",
         }
     return {}
+
+
+def driver_command(given: Sequence[str]) -> tuple[str, list[str]]:
+    """Returns the properties file and the program's arguments of the driver that spark-submit has described in cluster mode.
+
+    *given*: --properties-file FILE --class CLASS [--proxy-user USER] PROGRAM ARGUMENT... Raises SparkMissingError.
+    """
+    options = dict[str, str]()
+    position = 0
+    while position + 1 < len(given) and given[position].startswith("--"):
+        options[given[position]] = given[position + 1]
+        position += 2
+    if PROPERTIES_OPTION not in options or position >= len(given):
+        raise SparkMissingError(
+            f"{PROPERTIES_OPTION} is missing; `driver` is internal: spark-submit starts it in the driver's pod."
+        )
+    return options[PROPERTIES_OPTION], list(given[position + 1 :])
+
+
+def use_properties_of_submission(file: str, environment: MutableMapping[str, str]) -> None:
+    """Lets the session that this process starts also have the properties in *file*; those of the job and our own win over them.
+
+    The Spark operator finds the executors by labels that are among them.
+    """
+    environment["PYSPARK_SUBMIT_ARGS"] = shlex.join(
+        ["--deploy-mode", "client", PROPERTIES_OPTION, file, "pyspark-shell"]
+    )
 
 
 def _pod_variable(environment: Mapping[str, str], name: str) -> str:

@@ -130,6 +130,39 @@ def test_executor_without_sparks_variables_is_refused(name: str):
         kubernetes_backend.executor_command(environment)
 
 
+SUBMITTED = (
+    "--properties-file",
+    "/opt/spark/conf/spark.properties",
+    "--class",
+    "org.apache.spark.deploy.PythonRunner",
+)
+
+
+def test_a_submitted_driver_gets_the_arguments_after_the_program():
+    file, arguments = kubernetes_backend.driver_command(
+        [*SUBMITTED, "local:///seed.py", "verify", "--job", "a b"]
+    )
+
+    assert file == "/opt/spark/conf/spark.properties"
+    assert arguments == ["verify", "--job", "a b"]
+
+
+@pytest.mark.parametrize("given", [(), ("local:///seed.py", "verify"), SUBMITTED[2:], SUBMITTED])
+def test_a_driver_that_spark_submit_has_not_described_is_refused(given):
+    with pytest.raises(SparkMissingError, match="`driver` is internal"):
+        kubernetes_backend.driver_command(given)
+
+
+def test_the_session_of_a_submitted_driver_also_has_the_properties_of_its_submission():
+    """spark-submit refuses a shell in cluster mode, which is the mode in the file."""
+    environment = {"PYSPARK_SUBMIT_ARGS": "pyspark-shell"}
+
+    kubernetes_backend.use_properties_of_submission("/conf/a b.properties", environment)
+
+    expected = "--deploy-mode client --properties-file '/conf/a b.properties' pyspark-shell"
+    assert environment == {"PYSPARK_SUBMIT_ARGS": expected}
+
+
 def test_named_user_keeps_its_name():
     assert kubernetes_backend.user_name_variables() == {}
 
