@@ -4,6 +4,7 @@
     ├── InvalidSpecError     a MirrorFlow cannot be accepted; carries every FieldError that was found
     ├── SettingsError        the operator was started with a setting that it cannot use
     ├── NameConflictError    an object with a name that a flow needs belongs to another owner
+    ├── KindMissingError     the cluster lacks a kind of object that a flow needs, or the operator may not use it
     └── ApiServerError       a request to the Kubernetes API failed
         ├── NoResponseError        no complete response: it is unknown whether the request was carried out
         ├── BusyError            429 or 5xx: retry later
@@ -70,6 +71,14 @@ class NameConflictError(OperatorError):
             f"{kind} {name} of namespace {namespace} {whose} and was not changed;"
             f" {remedy} the MirrorFlow another name."
         )
+
+
+class KindMissingError(OperatorError):
+    """The cluster has no kind *kind* that the operator may use; *problem*: why, and what to do."""
+
+    def __init__(self, kind: str, name: str, problem: str) -> None:
+        self.kind, self.name, self.problem = kind, name, problem
+        super().__init__(f"{kind} {name} is not created: {problem}.")
 
 
 class ApiServerError(OperatorError):

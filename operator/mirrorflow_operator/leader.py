@@ -18,6 +18,7 @@ flows, and restarts watches that reported nothing while objects changed.
 import asyncio
 import contextlib
 import logging
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,8 +26,18 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mirrorflow_core.backoff import Backoff, jittered_s
+from mirrorflow_operator.api.spark_workloads import SparkLauncher
 from mirrorflow_operator.cluster.cache import ClusterCache, QueueKey, Watches, list_all
-from mirrorflow_operator.cluster.client import LEASE, MIRROR_FLOW, PAIR_KINDS, WATCHED, Client, ObjectKind
+from mirrorflow_operator.cluster.client import (
+    LEASE,
+    MIRROR_FLOW,
+    PAIR_KINDS,
+    SPARK_APPLICATION,
+    SPARK_KINDS,
+    WATCHED,
+    Client,
+    ObjectKind,
+)
 from mirrorflow_operator.cluster.definition import update_definitions
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.errors import (
@@ -53,7 +64,12 @@ NEW_DEFINITION_S: Final = 20.0  # in which the API server serves a new CRD, unde
 RETRY_MIN_S: Final = 1.0
 RETRY_MAX_S: Final = 25.0  # between two attempts to read the cluster, without jitter
 WATCH_GRACE_S: Final = 10.0  # a watch reports within milliseconds what a list shows
-CHECK_EVERY_S: Final = 1.0  # between two checks whether the watches have ended
+CHECK_EVERY_S: Final = (
+    1.0  # between two checks whether the watches have ended, or a flow needs the Spark operator
+)
+SPARK_OPERATOR_EVERY_S: Final = (
+    10.0  # between two checks for a Spark operator that is installed after the flow
+)
 STUCK_MAX_S: Final = 300.0  # a pass takes seconds; five minutes if every request times out
 
 
@@ -215,9 +231,11 @@ class Leader:
     _kinds: tuple[ObjectKind, ...] = WATCHED  # with pairs and switchovers, where they may be read
     _has_new_definitions: bool = False  # this term has applied CRDs, which are served within seconds
     _missed_change: bool = False  # the watches missed a change that a list showed
+    _has_new_kinds: bool = False  # the watches lack kinds that can be read since
 
     async def lead(self) -> None:
         """Runs this term until it is cancelled."""
+        self.cache.set_spark_operator_problem(None)
         try:
             await self._wait_for_definition()
             await self._identify_kubernetes()
@@ -229,6 +247,7 @@ class Leader:
                 tasks.create_task(self.poller.run())
                 tasks.create_task(self._watch())
                 tasks.create_task(self._resync())
+                tasks.create_task(self._find_spark_operator())
                 for _ in range(self.settings.workers):
                     tasks.create_task(self._work())
         finally:
@@ -322,6 +341,56 @@ class Leader:
             error,
         )
 
+    async def _find_spark_operator(self) -> None:
+        """Watches the kinds of the Spark operator, too, once a flow needs them and they may be read."""
+        while True:
+            if SPARK_APPLICATION in self._kinds or not self._needs_spark_operator():
+                await asyncio.sleep(CHECK_EVERY_S)
+                continue
+            before, problem = self.cache.spark_operator_problem, await self._spark_operator_problem()
+            if problem == "":
+                self._kinds = (*self._kinds, *SPARK_KINDS)
+                await self._read_all()
+                self._has_new_kinds = True
+            # Only now, so that no pass plans an application that exists and has not been read.
+            self.cache.set_spark_operator_problem(before if problem is None else problem)
+            if self.cache.spark_operator_problem != before:
+                self._queue_all()
+            await asyncio.sleep(SPARK_OPERATOR_EVERY_S)
+
+    def _needs_spark_operator(self) -> bool:
+        """Whether a flow launches its jobs by SparkApplications, or has a driver of one."""
+        specs = (
+            flow.resource.flow.spec for flow in self.cache.flows.values() if flow.resource.flow is not None
+        )
+        return self.cache.has_spark_applications() or any(
+            spec.spark is not None and spec.spark.launcher is SparkLauncher.SPARK_APPLICATION
+            for spec in specs
+        )
+
+    async def _spark_operator_problem(self) -> str | None:
+        """Returns why SparkApplications cannot be used; "" if they can, None where the API server gives no answer."""
+        for kind in SPARK_KINDS:
+            what = f"{kind.plural}.{kind.group}"
+            try:
+                for namespace in self.settings.namespaces or (None,):
+                    async for _ in self.client.chunks(kind, namespace, limit=1):
+                        break
+            except NotFoundError:
+                return (
+                    f"the CRD {what} ({kind.version}) is not installed; install Kubeflow's Spark operator, or set"
+                    " spec.spark.launcher to Job"
+                )
+            except ForbiddenError:
+                return (
+                    f"the operator may not read {what}; install Kubeflow's Spark operator and set sparkApplications.enabled of"
+                    " MirrorFlow's chart, or set spec.spark.launcher to Job"
+                )
+            except ApiServerError as error:
+                _LOG.warning("Cannot look for the Spark operator; retrying: %s", error)
+                return None
+        return ""
+
     async def _read_all(self) -> frozenset[str]:
         """Lists everything it may read, retrying until it succeeds.
 
@@ -330,6 +399,8 @@ class Leader:
         kinds: frozenset[str] = frozenset()
         async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
             try:
+                if SPARK_APPLICATION in self._kinds:
+                    await self._keep_spark_kinds()
                 kinds = await self._read_scopes()
             except ApiServerError as error:
                 self.metrics.failed_lists.labels(reason=type(error).__name__).inc()
@@ -338,6 +409,18 @@ class Leader:
                 self.problem = None
                 break
         return kinds
+
+    async def _keep_spark_kinds(self) -> None:
+        """Stops watching the kinds of the Spark operator where they can no longer be read; flows go on without them."""
+        problem = await self._spark_operator_problem()
+        if not problem:
+            return
+        _LOG.error("SparkApplications are no longer watched: %s.", problem)
+        self.cache.set_spark_operator_problem(problem)
+        self._kinds = tuple(kind for kind in self._kinds if kind not in SPARK_KINDS)
+        for kind in SPARK_KINDS:
+            for key in self.cache.remove_absent(kind, None, set(), sys.maxsize):
+                self.queue.add(key)
 
     def _log_retry(self, error: ApiServerError) -> None:
         self.problem = f"cannot read the cluster: {error}"
@@ -388,7 +471,7 @@ class Leader:
             readable = [
                 namespace for namespace in self.settings.namespaces if namespace not in self.cache.unreadable
             ]
-            self._missed_change = False
+            self._missed_change = self._has_new_kinds = False
             self._watches = Watches(
                 namespaces=readable,
                 selector=self.settings.selector,
@@ -404,8 +487,12 @@ class Leader:
             await self._read_all()
 
     async def _until_watches_end(self, readable: list[str]) -> None:
-        """Returns when the watches died, missed a change, or the set of readable namespaces changed."""
-        while self._watches is not None and self._watches.alive and not self._missed_change:
+        """Returns when the watches died, missed a change, or the readable namespaces or kinds changed."""
+        while (
+            self._watches is not None
+            and self._watches.alive
+            and not (self._missed_change or self._has_new_kinds)
+        ):
             if readable != [
                 namespace for namespace in self.settings.namespaces if namespace not in self.cache.unreadable
             ]:

@@ -7,6 +7,8 @@ the flow (docs/exactly-once.md).
 
 An export that follows the source has no end. If its Job has failed, it is deleted after ARCHIVE_AGAIN_S, and a new one
 continues.
+
+Kubernetes repeats a failed driver of a Job. `Runs.attempts` has the SparkApplication of each run that should exist.
 """
 
 from collections.abc import Sequence
@@ -17,6 +19,7 @@ from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.plan.spark_run import ARCHIVE_AGAIN_S, ENDED_KEPT, FOLLOWING, RunKind, Runs
 from mirrorflow_operator.status.observation import ObservedJob
+from mirrorflow_operator.status.spark_attempts import due_attempt
 from mirrorflow_operator.status.spark_jobs import is_open, last_report, live_driver, newest_job
 
 # Long enough to pull an image of half a gigabyte, schedule executors and plan ten thousand partitions.
@@ -48,7 +51,7 @@ def due_jobs(
     now_s: float,
 ) -> DueJobs:
     """Returns the runs that *flow* should have; *jobs*: the existing ones, *status*: records ended runs."""
-    ended = [job.name for job in jobs if _is_to_start_again(job, now_s)]
+    ended = [job.run_name for job in jobs if _is_to_start_again(job, now_s)]
     kept = frozenset(name for kind in RunKind for name in _kept(jobs, kind) if name not in ended)
     if flow is None:
         return DueJobs(runs=Runs(kept=kept))
@@ -65,8 +68,16 @@ def due_jobs(
         # Only one job owns the flow.
         restore=is_restoring and not is_seeding,
         kept=kept,
+        attempts={job.run_name: due_attempt(job, now_s) for job in jobs if job.attempts},
     )
-    again_after_s = _archive_again_after_s(jobs, now_s)
+    again_after_s = min(
+        (
+            wait_s
+            for wait_s in (_archive_again_after_s(jobs, now_s), _retry_after_s(jobs, now_s))
+            if wait_s is not None
+        ),
+        default=None,
+    )
     if is_seeding and seed is not None and flow.spec.state is State.RUNNING:
         kind, run_id = RunKind.SEED, seed.run_id
     elif runs.restore and restore is not None and flow.spec.state is not State.STOPPED:
@@ -99,7 +110,13 @@ def _newest_export(jobs: Sequence[ObservedJob]) -> str:
     """Returns the name of the newest Job of an export that follows the source; "" without one."""
     exports = [job for job in jobs if job.kind is RunKind.ARCHIVE and job.run_id == FOLLOWING]
     newest = max(exports, key=lambda job: (job.created_s, job.name), default=None)
-    return "" if newest is None else newest.name
+    return "" if newest is None else newest.run_name
+
+
+def _retry_after_s(jobs: Sequence[ObservedJob], now_s: float) -> float | None:
+    """Returns the seconds until the next attempt of a SparkApplication is due; None where none is."""
+    waits = [max(0.0, job.retry_at_s - now_s) for job in jobs if job.retry_at_s is not None]
+    return min(waits, default=None)
 
 
 def _archive_again_after_s(jobs: Sequence[ObservedJob], now_s: float) -> float | None:
@@ -128,4 +145,6 @@ def _step(job: ObservedJob | None, run_id: str) -> tuple[object, ...]:
 def _kept(jobs: Sequence[ObservedJob], kind: RunKind) -> list[str]:
     """Returns the newest ended Jobs, to keep; the CronJob's own limits apply to those of a schedule."""
     ended = [job for job in jobs if job.kind is kind and job.run_id and job.outcome is not None]
-    return [job.name for job in sorted(ended, key=lambda job: -(job.ended_s or job.created_s))[:ENDED_KEPT]]
+    return [
+        job.run_name for job in sorted(ended, key=lambda job: -(job.ended_s or job.created_s))[:ENDED_KEPT]
+    ]

@@ -87,6 +87,13 @@ class SparkJob(ApiModel):
     )
 
 
+class SparkLauncher(Enum):
+    """What starts and supervises the driver of a job."""
+
+    JOB = "Job"
+    SPARK_APPLICATION = "SparkApplication"
+
+
 class SparkSettings(ApiModel):
     """What all Spark jobs of a flow share."""
 
@@ -97,6 +104,10 @@ class SparkSettings(ApiModel):
     event_log: SparkEventLog | None = Field(None, description="Folder of Spark's event log.")
     queue: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] | None = Field(
         None, description="Name of a LocalQueue of Kueue, which then decides when a Job starts."
+    )
+    launcher: SparkLauncher = Field(
+        SparkLauncher.JOB,
+        description="Job, or SparkApplication: Kubeflow's Spark operator starts the drivers.",
     )
 
 

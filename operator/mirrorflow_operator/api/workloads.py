@@ -376,7 +376,7 @@ class Template(ApiModel):
     init_containers: tuple[InitContainer, ...] = Field(
         (),
         max_length=INIT_CONTAINERS_MAX,
-        description="Containers that run before the pod's own, in this order, and sidecars; unprivileged, with a read-only root file system.",
+        description="Unprivileged containers that run before the pod's own, in this order, and sidecars.",
         json_schema_extra=list_map("name"),
     )
     env: tuple[EnvironmentVariable, ...] = Field(
@@ -388,13 +388,13 @@ class Template(ApiModel):
     volumes: tuple[Volume, ...] = Field(
         (),
         max_length=VOLUMES_MAX,
-        description="Additional volumes; each has exactly one source.",
+        description="Additional volumes, each with one source.",
         json_schema_extra=list_map("name"),
     )
     volume_mounts: tuple[VolumeMount, ...] = Field(
         (),
         max_length=VOLUMES_MAX,
-        description="Folders below /mnt in which these volumes are mounted, read-only.",
+        description="Folders below /mnt where these volumes are mounted, read-only.",
         json_schema_extra=list_map("mountPath"),
     )
     logging: Logging = Field(default_factory=Logging, description="Log of the container.")
@@ -402,7 +402,7 @@ class Template(ApiModel):
         30,
         ge=1,
         le=3_600,
-        description="Seconds that the pod may take to stop.",
+        description="Seconds that the pod has to stop.",
     )
 
 

@@ -32,6 +32,9 @@ from mirrorflow_operator.cluster.client import (
     PAIR_KINDS,
     POD,
     REQUEST_TIMEOUT_S,
+    SCHEDULED_SPARK_APPLICATION,
+    SPARK_APPLICATION,
+    SPARK_KINDS,
     SWITCHOVER,
     WATCHED,
     Client,
@@ -46,6 +49,7 @@ from mirrorflow_operator.cluster.observed_objects import (
     connector_of,
     created_s,
     job_of,
+    observed_attempt,
     observed_deployment,
     observed_job,
     observed_pod,
@@ -53,11 +57,13 @@ from mirrorflow_operator.cluster.observed_objects import (
     run_kind_of,
 )
 from mirrorflow_operator.cluster.pair_cache import PairCache
-from mirrorflow_operator.plan.names import FLOW_LABEL
+from mirrorflow_operator.plan.names import FLOW_LABEL, RUN_OF_LABEL
 from mirrorflow_operator.plan.rollouts import ObservedDeployment
+from mirrorflow_operator.plan.spark_applications import attempt_number, run_name_of
 from mirrorflow_operator.plan.spark_run import RunKind
-from mirrorflow_operator.status.observation import Key, ObservedJob, ObservedPod
+from mirrorflow_operator.status.observation import Key, ObservedAttempt, ObservedJob, ObservedPod
 from mirrorflow_operator.status.pair_observation import PairKey
+from mirrorflow_operator.status.spark_attempts import job_of_attempts
 
 ObjectId = tuple[str, str, str]  # kind, namespace, name
 QueueKey = Key | PairKey  # of a flow, or of a pair with its switchovers
@@ -88,9 +94,11 @@ class _FlowObjects:
     # By pod name, with the connector name.
     pods: dict[str, tuple[str, ObservedPod]] = field(default_factory=dict)
     jobs: dict[str, ObservedJob] = field(default_factory=dict)  # by name
-    # Of CronJobs by name: the kind of their runs and the creation time.
+    attempts: dict[str, ObservedAttempt] = field(default_factory=dict)  # SparkApplications by name
+    # Of CronJobs and ScheduledSparkApplications by name: the kind of their runs and the creation time.
     schedules: dict[str, tuple[RunKind | None, float]] = field(default_factory=dict)
-    drivers: dict[str, tuple[str, ObservedPod]] = field(default_factory=dict)  # by pod name, with their Job's
+    # By pod name, with the name of their Job or SparkApplication.
+    drivers: dict[str, tuple[str, ObservedPod]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -104,6 +112,8 @@ class ClusterCache:
         None  # the uid of kube-system, which identifies the cluster; None where unknown
     )
     unreadable: dict[str, str] = field(default_factory=dict)  # namespaces that may not be read, and why
+    # Why the kinds of the Spark operator cannot be used; None while that is unknown, "" where they can.
+    spark_operator_problem: str | None = None
     # Monotonic time of the last watch event of each kind.
     watched_at: dict[str, float] = field(default_factory=dict)
     _by_flow: dict[Key, _FlowObjects] = field(default_factory=lambda: defaultdict(_FlowObjects))
@@ -115,6 +125,9 @@ class ClusterCache:
 
     def identify(self, kubernetes_id: str) -> None:
         self.kubernetes_id = kubernetes_id
+
+    def set_spark_operator_problem(self, problem: str | None) -> None:
+        self.spark_operator_problem = problem
 
     def children(self, key: Key) -> Mapping[ObjectId, CachedChild]:
         """Returns the objects with the flow's label, without pods."""
@@ -131,27 +144,36 @@ class ClusterCache:
         )
 
     def jobs(self, key: Key) -> tuple[ObservedJob, ...]:
-        """Returns the flow's Spark jobs with their drivers, sorted by name."""
+        """Returns the flow's Spark jobs with their drivers, sorted by name; the SparkApplications of one run as one job."""
         if key not in self._by_flow:
             return ()
         objects = self._by_flow[key]
         drivers: dict[str, list[ObservedPod]] = {}
         for job, pod in objects.drivers.values():
             drivers.setdefault(job, []).append(pod)
-        return tuple(
-            replace(job, pods=tuple(drivers.get(name, ()))) for name, job in sorted(objects.jobs.items())
-        )
+        jobs = [replace(job, pods=tuple(drivers.get(name, ()))) for name, job in objects.jobs.items()]
+        runs: dict[str, list[ObservedAttempt]] = {}
+        for name, attempt in objects.attempts.items():
+            with_pods = replace(attempt, pods=tuple(drivers.get(name, ())))
+            runs.setdefault(run_name_of(name), []).append(with_pods)
+        jobs += [job_of_attempts(attempts) for attempts in runs.values()]
+        return tuple(sorted(jobs, key=lambda job: job.name))
 
     def drivers(self, key: Key) -> Iterator[tuple[str, ObservedPod]]:
-        """Returns the flow's driver pods with the name of their Job, which may be deleted."""
+        """Returns the flow's driver pods with the name of their Job or SparkApplication, which may be deleted."""
         return iter(list(self._by_flow[key].drivers.values()) if key in self._by_flow else [])
 
     def drivers_alive(self, key: Key) -> frozenset[str]:
-        """Returns the names of the Jobs, possibly deleted, whose drivers have not ended."""
+        """Returns the names of the Jobs and SparkApplications, possibly deleted, whose drivers have not ended."""
         return frozenset(job for job, pod in self.drivers(key) if pod.is_alive)
 
+    def has_spark_applications(self) -> bool:
+        """Whether a driver of a SparkApplication is known; this shows one also before such objects are read."""
+        owners = (owner for objects in self._by_flow.values() for owner, _ in objects.drivers.values())
+        return any(attempt_number(owner) is not None for owner in owners)
+
     def schedules_created_s(self, key: Key) -> Mapping[RunKind, float]:
-        """Returns when the flow's CronJobs were created, by the kind of their runs."""
+        """Returns when the flow's schedules were created, by the kind of their runs."""
         schedules = self._by_flow[key].schedules.values() if key in self._by_flow else ()
         return {kind: created for kind, created in schedules if kind is not None}
 
@@ -257,7 +279,11 @@ class ClusterCache:
             job = observed_job(body, run)
             same = same and objects.jobs.get(object_id[2]) == job
             objects.jobs[object_id[2]] = job
-        if kind is CRON_JOB:
+        if kind is SPARK_APPLICATION and run is not None:
+            attempt = observed_attempt(body, run)
+            same = same and objects.attempts.get(object_id[2]) == attempt
+            objects.attempts[object_id[2]] = attempt
+        if kind in {CRON_JOB, SCHEDULED_SPARK_APPLICATION}:
             objects.schedules[object_id[2]] = (run, created_s(body))
         return NO_FLOWS if same else frozenset((key,))
 
@@ -284,7 +310,9 @@ class ClusterCache:
                 }
             if kind == JOB.name:
                 objects.jobs.pop(name, None)
-            if kind == CRON_JOB.name:
+            if kind == SPARK_APPLICATION.name:
+                objects.attempts.pop(name, None)
+            if kind in {CRON_JOB.name, SCHEDULED_SPARK_APPLICATION.name}:
                 objects.schedules.pop(name, None)
         if not (objects.pods or objects.children or objects.drivers):
             del self._by_flow[key]
@@ -314,6 +342,8 @@ def selector_of(kind: ObjectKind, flows: str = "") -> str:
 
     *flows* is the selector of MirrorFlows, pairs and switchovers; empty: all.
     """
+    if kind in SPARK_KINDS:
+        return RUN_OF_LABEL
     return flows if kind in {MIRROR_FLOW, *PAIR_KINDS} else FLOW_LABEL
 
 

@@ -87,6 +87,16 @@ CRON_JOB: Final = ObjectKind(group="batch", version="v1", plural="cronjobs", nam
 POD: Final = ObjectKind(group="", version="v1", plural="pods", name="Pod")
 EVENT: Final = ObjectKind(group="", version="v1", plural="events", name="Event")
 LEASE: Final = ObjectKind(group="coordination.k8s.io", version="v1", plural="leases", name="Lease")
+# Of Kubeflow's Spark operator, which a cluster may not have.
+SPARK_APPLICATION: Final = ObjectKind(
+    group="sparkoperator.k8s.io", version="v1beta2", plural="sparkapplications", name="SparkApplication"
+)
+SCHEDULED_SPARK_APPLICATION: Final = ObjectKind(
+    group="sparkoperator.k8s.io",
+    version="v1beta2",
+    plural="scheduledsparkapplications",
+    name="ScheduledSparkApplication",
+)
 # The kinds that a plan may hold; other kinds are neither applied nor pruned.
 CHILDREN: Final = (
     SERVICE_ACCOUNT,
@@ -101,7 +111,9 @@ CHILDREN: Final = (
 WATCHED: Final = (MIRROR_FLOW, *CHILDREN, POD)
 # Watched besides, where their CRDs are installed and the operator may read them.
 PAIR_KINDS: Final = (MIRROR_PAIR, SWITCHOVER)
-_BY_NAME: Final = {kind.name: kind for kind in CHILDREN}
+# Watched besides, once a flow needs them, where their CRDs are installed and the operator may read them. A plan may hold them.
+SPARK_KINDS: Final = (SPARK_APPLICATION, SCHEDULED_SPARK_APPLICATION)
+_BY_NAME: Final = {kind.name: kind for kind in (*CHILDREN, *SPARK_KINDS)}
 
 
 def kind_of(planned: dict[str, object]) -> ObjectKind:

@@ -26,19 +26,26 @@ from mirrorflow_operator.plan.names import (
     PAUSE_ANNOTATION,
     QUEUE_LABEL,
     RUN_LABEL,
+    RUN_OF_LABEL,
     SCHEME_ANNOTATION,
 )
 from mirrorflow_operator.plan.pod_sharing import connectors_in
 from mirrorflow_operator.plan.rollouts import DeploymentCondition, ObservedDeployment
-from mirrorflow_operator.plan.spark_pods import DRIVER
+from mirrorflow_operator.plan.spark_applications import (
+    APPLICATION_NAME_LABEL,
+    FAILURES_ANNOTATION,
+    attempt_number,
+)
+from mirrorflow_operator.plan.spark_pods import DRIVER, SPARK_DRIVER
 from mirrorflow_operator.plan.spark_run import RUN_ID_ANNOTATION, RunKind
 from mirrorflow_operator.plan.switchover_objects import SWITCHOVER_CONTAINER
-from mirrorflow_operator.status.observation import Key, ObservedJob, ObservedPod, Resource
+from mirrorflow_operator.status.observation import Key, ObservedAttempt, ObservedJob, ObservedPod, Resource
 
 CONTENT_HASH: Final = "mirrorflow.io/content-hash"
 MESSAGE_MAX: Final = 1_000  # characters of a container's or a condition's message
 REPORT_MAX: Final = 4_096  # Kubernetes' limit for a termination message
-_CONTAINERS: Final = frozenset({CONTAINER, DRIVER, SWITCHOVER_CONTAINER})
+_DRIVERS: Final = frozenset({DRIVER, SPARK_DRIVER})
+_CONTAINERS: Final = _DRIVERS | {CONTAINER, SWITCHOVER_CONTAINER}
 Object = Mapping[str, Any]
 # Of Kubernetes' garbage collector, which deletes the owned objects meanwhile.
 _OWN_FINALIZERS: Final = frozenset({"foregroundDeletion", "orphan"})
@@ -135,7 +142,7 @@ def cached_child(kind: ObjectKind, body: Object) -> CachedChild:
         name=metadata["name"],
         uid=metadata["uid"],
         resource_version=metadata["resourceVersion"],
-        flow=_label(body, FLOW_LABEL),
+        flow=_flow_of(body),
         owner_uid=owner_uid(body),
         content_hash=(metadata.get("annotations") or {}).get(CONTENT_HASH, ""),
         digest=hashlib.blake2b(text, digest_size=16).hexdigest(),
@@ -163,7 +170,12 @@ def owner_uid(body: Object) -> str:
 
 
 def owner_key(body: Object) -> Key:
-    return body["metadata"]["namespace"], _label(body, FLOW_LABEL)
+    return body["metadata"]["namespace"], _flow_of(body)
+
+
+def _flow_of(body: Object) -> str:
+    """Returns the flow in the labels; a SparkApplication does not have FLOW_LABEL, which Spark would copy to executors."""
+    return _label(body, FLOW_LABEL) or _label(body, RUN_OF_LABEL)
 
 
 def connector_of(body: Object) -> str:
@@ -207,8 +219,8 @@ def run_kind_of(body: Object) -> RunKind | None:
 
 
 def job_of(body: Object) -> str:
-    """Returns the name of the Job that created this pod; "" if none did."""
-    return _label(body, "batch.kubernetes.io/job-name")
+    """Returns the name of the Job or the SparkApplication that created this pod; "" if none did."""
+    return _label(body, "batch.kubernetes.io/job-name") or _label(body, APPLICATION_NAME_LABEL)
 
 
 def observed_job(body: Object, kind: RunKind) -> ObservedJob:
@@ -238,6 +250,29 @@ def observed_job(body: Object, kind: RunKind) -> ObservedJob:
     )
 
 
+def observed_attempt(body: Object, kind: RunKind) -> ObservedAttempt:
+    """Returns the facts of a SparkApplication; the cache adds its pods."""
+    metadata, spec, status = body["metadata"], body["spec"], body.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    state = status.get("applicationState") or {}
+    failures = annotations.get(FAILURES_ANNOTATION, "")
+    return ObservedAttempt(
+        name=metadata["name"],
+        kind=kind,
+        number=attempt_number(metadata["name"]),
+        failures=int(failures) if failures.isdecimal() else 0,
+        uid=metadata["uid"],
+        run_id=annotations.get(RUN_ID_ANNOTATION, ""),
+        created_s=created_s(body),
+        started_s=parse_timestamp(status.get("lastSubmissionAttemptTime") or ""),
+        ended_s=parse_timestamp(status.get("terminationTime") or ""),
+        state=state.get("state") or "",
+        message=_bounded(state.get("errorMessage"), MESSAGE_MAX),
+        suspended=bool(spec.get("suspend")),
+        queue=_label(body, QUEUE_LABEL) or None,
+    )
+
+
 def observed_pod(body: Object) -> ObservedPod:
     """Returns the facts of a pod and its one container; callers add Events and progress readings."""
     metadata, status = body["metadata"], body.get("status") or {}
@@ -251,7 +286,7 @@ def observed_pod(body: Object) -> ObservedPod:
     )
     container = _failing_init_container(status) or container
     # A driver's termination message is its report, which can be parsed only if it is complete.
-    message_max = REPORT_MAX if container.get("name") == DRIVER else MESSAGE_MAX
+    message_max = REPORT_MAX if container.get("name") in _DRIVERS else MESSAGE_MAX
     state, last = container.get("state") or {}, container.get("lastState") or {}
     waiting, running = state.get("waiting") or {}, state.get("running") or {}
     ended = state.get("terminated") or last.get("terminated") or {}
@@ -285,6 +320,7 @@ def observed_pod(body: Object) -> ObservedPod:
         unscheduled_message=_bounded(scheduled.get("message"), MESSAGE_MAX)
         if scheduled.get("status") == "False"
         else None,
+        is_disrupted=(conditions.get("DisruptionTarget") or {}).get("status") == "True",
         template_hash=_label(body, "pod-template-hash") or None,
     )
 

@@ -1,5 +1,7 @@
 """Builds the objects of a flow's Spark jobs: a Job for each run, a CronJob for each schedule. Pure and total.
 
+With the launcher SparkApplication, `spark_applications` builds what takes the place of both.
+
 A Job's name has a hash of its runId and everything its pods get, without its suspension: another runId or
 spec is another Job, because Kubernetes does not allow changes to a Job's pod template. The driver runs in
 client mode in the Job's only pod and starts executors itself, with the chart's ServiceAccount.
@@ -26,6 +28,13 @@ from mirrorflow_operator.plan.pod_template import (
     pod_field_variable,
 )
 from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan, plan_all
+from mirrorflow_operator.plan.spark_applications import (
+    APPLICATION,
+    SCHEDULED_APPLICATION,
+    application_spec,
+    scheduled_spark_application,
+    spark_application,
+)
 from mirrorflow_operator.plan.spark_pods import (
     DRIVER,
     EXECUTOR_FILE,
@@ -43,6 +52,7 @@ from mirrorflow_operator.plan.spark_run import (
     RETRIES,
     RUN_ID_ANNOTATION,
     SCHEDULED,
+    Attempt,
     RunKind,
     Runs,
     SparkDefaults,
@@ -56,6 +66,8 @@ JOB_NAME_FIELD: Final = "metadata.labels['batch.kubernetes.io/job-name']"
 # A scheduled job that could not start on time may still start within this many seconds.
 STARTING_DEADLINE_S: Final = 3_600
 _HASH_LENGTH: Final = 8
+# The kinds of objects that start drivers.
+_LAUNCHING: Final = frozenset({"Job", "CronJob", APPLICATION, SCHEDULED_APPLICATION})
 Object = dict[str, Any]
 
 
@@ -80,14 +92,14 @@ def job_objects(flow: MirrorFlow, runs: Runs, *, defaults: SparkDefaults, flow_i
     if spec.seed is not None and spec.seed.run_id and runs.seed:
         run = run_of(RunKind.SEED, spec.seed)
         documents.append(_network_policy(run))
-        documents.extend(_run_objects(run, spec.seed.run_id, suspend=spec.state is not State.RUNNING))
+        documents.extend(_run_objects(run, spec.seed.run_id, runs, suspend=spec.state is not State.RUNNING))
     if spec.verify is not None and (runs.verify or spec.verify.schedule):
         run = run_of(RunKind.VERIFY, spec.verify)
         # A verification only reads, and is useful on a paused flow: only Stopped means no pods.
         is_halted = spec.state is State.STOPPED
         documents.append(_network_policy(run))
         if runs.verify and spec.verify.run_id:
-            documents.extend(_run_objects(run, spec.verify.run_id, suspend=is_halted))
+            documents.extend(_run_objects(run, spec.verify.run_id, runs, suspend=is_halted))
         if spec.verify.schedule:
             # Never two at once: a run by runId has priority, and the schedule may start up to an hour late. A target that is
             # being filled differs.
@@ -98,14 +110,14 @@ def job_objects(flow: MirrorFlow, runs: Runs, *, defaults: SparkDefaults, flow_i
         run, is_halted = run_of(RunKind.ARCHIVE, spec.archive), spec.state is State.STOPPED
         documents.append(_network_policy(run))
         if runs.archive and spec.archive.follow:
-            documents.extend(_run_objects(run, FOLLOWING, suspend=is_halted))
+            documents.extend(_run_objects(run, FOLLOWING, runs, suspend=is_halted))
         if spec.archive.schedule:
             documents.extend(_schedule_objects(run, spec.archive, suspend=is_halted))
     if spec.restore is not None and spec.restore.run_id and runs.restore:
         # A restore to a point in time is useful on a paused flow, whose connector does not copy the rest.
         run = run_of(RunKind.RESTORE, spec.archive or SparkJob())
         documents.append(_network_policy(run))
-        documents.extend(_run_objects(run, spec.restore.run_id, suspend=spec.state is State.STOPPED))
+        documents.extend(_run_objects(run, spec.restore.run_id, runs, suspend=spec.state is State.STOPPED))
     return documents
 
 
@@ -121,8 +133,8 @@ def _groups(planned: Iterable[ConnectorPlan]) -> dict[str, str]:
     return {"archive.groups": ""}
 
 
-def _run_objects(run: SparkRun, run_id: str, *, suspend: bool) -> Iterator[Object]:
-    """Yields the ConfigMap and the Job of run *run_id*.
+def _run_objects(run: SparkRun, run_id: str, runs: Runs, *, suspend: bool) -> Iterator[Object]:
+    """Yields the ConfigMap and the Job of run *run_id*, or the SparkApplication of its present attempt.
 
     Kueue suspends and resumes the Jobs in its queues, so there is no Job while one of them should be suspended.
     """
@@ -130,10 +142,14 @@ def _run_objects(run: SparkRun, run_id: str, *, suspend: bool) -> Iterator[Objec
     if queue and suspend:
         return
     # The name is a hash of the content, and the content includes the name: so the hash uses an empty name.
-    content = {"run": run_id, "files": _config_map(run, "", run_id)["data"], "spec": _job(run, "")}
+    spec = application_spec(run, "") if run.is_application else _job(run, "")
+    content = {"run": run_id, "files": _config_map(run, "", run_id)["data"], "spec": spec}
     content |= {"queue": queue} if queue else {}
     name = f"{run.flow.metadata.name}-{run.kind.value}-{content_hash(content)[:_HASH_LENGTH]}"
     yield _config_map(run, name, run_id)
+    if run.is_application:
+        yield spark_application(run, name, runs.attempts.get(name, Attempt()), run_id, suspend=suspend)
+        return
     yield {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -146,9 +162,15 @@ def _run_objects(run: SparkRun, run_id: str, *, suspend: bool) -> Iterator[Objec
 
 
 def _schedule_objects(run: SparkRun, job: Verify | Archive, *, suspend: bool) -> Iterator[Object]:
-    """Yields the ConfigMap and the CronJob; Kubernetes runs one Job at a time and deletes old ended ones."""
+    """Yields the ConfigMap and the CronJob, or the ScheduledSparkApplication.
+
+    Kubernetes runs one Job at a time and deletes old ended ones, as the Spark operator does with its applications.
+    """
     name = f"{run.flow.metadata.name}-{run.kind.value}"
     yield _config_map(run, name, SCHEDULED)
+    if run.is_application:
+        yield scheduled_spark_application(run, name, job, suspend=suspend)
+        return
     yield {
         "apiVersion": "batch/v1",
         "kind": "CronJob",
@@ -252,14 +274,14 @@ def without_blocked_jobs(
 ) -> list[Object]:
     """Returns *planned* without new Jobs and CronJobs that must not run beside a Job whose driver is still alive.
 
-    *existing* are the names of existing Jobs, *alive* of Jobs with a live driver. The target would refuse one of
+    *existing* are the names of existing Jobs and SparkApplications, *alive* of those with a live driver. The target would refuse one of
     two seeds or restores, two verifications would load both clusters twice, and the target differs while it is
     filled. Of two exports the second to commit would fail.
     """
     return [
         planned_object
         for planned_object in planned
-        if planned_object["kind"] not in {"Job", "CronJob"}
+        if planned_object["kind"] not in _LAUNCHING
         or planned_object["metadata"]["name"] in existing
         or not any(
             _excludes(other, planned_object, existing)
@@ -272,7 +294,7 @@ def _excludes(alive: str, planned: Object, existing: frozenset[str]) -> bool:
     """Returns whether Job *alive* delays *planned*; a verification does not delay a seed, and an export nothing else."""
     labels = planned["metadata"]["labels"]
     flow, kind = labels[names.RUN_OF_LABEL], labels[names.RUN_LABEL]
-    if planned["kind"] == "CronJob":
+    if planned["kind"] in {"CronJob", SCHEDULED_APPLICATION}:
         # Only the driver of an export that has followed, and whose Job is deleted, is in its way.
         return (
             kind == RunKind.ARCHIVE.value and _is_of(alive, flow, RunKind.ARCHIVE) and alive not in existing

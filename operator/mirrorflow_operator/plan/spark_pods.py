@@ -28,6 +28,7 @@ EXECUTOR: Final = "executor"
 OUTPUT_FOLDER: Final = "/mnt/mirrorflow/output"
 SCRATCH_SIZE: Final = "2Gi"  # Spark's temporary files; nothing is shuffled or cached
 DRIVER: Final = "driver"
+SPARK_DRIVER: Final = "spark-kubernetes-driver"  # in place of DRIVER where spark-submit creates the pod
 PROGRESS_PORT: Final = 8083
 TERMINATION_FILE: Final = "/dev/termination-log"
 OUTPUT: Final = "output"
@@ -35,7 +36,7 @@ EVENT_LOG: Final = "event-log"
 EVENT_LOG_FOLDER: Final = "/mnt/mirrorflow/event-log"
 # In this time a driver stops its tasks, waits for their in-flight requests and ends its executors.
 GRACE_S: Final = 60
-_DRIVER_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+DEFAULT_DRIVER_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
 Object = dict[str, Any]
 
 
@@ -57,7 +58,7 @@ def executor_pod(run: SparkRun, config_map: str) -> Object:
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": volume_mounts(run.mounts, template),
         "env": _variables(template),
-        **_local_storage(run.job.executors.resources),
+        **local_storage(run.job.executors.resources),
     }
     return {
         "apiVersion": "v1",
@@ -76,7 +77,7 @@ def executor_pod(run: SparkRun, config_map: str) -> Object:
     }
 
 
-def _local_storage(resources: Resources) -> Object:
+def local_storage(resources: Resources) -> Object:
     """Returns the part of the resources that Spark does not set itself; empty where it is not given."""
     name = "ephemeral-storage"
     given = {part: amounts[name] for part, amounts in resources_of(resources).items() if name in amounts}
@@ -108,12 +109,12 @@ def driver_pod(run: SparkRun, config_map: str, extra_variables: Sequence[Object]
     container = {
         "name": DRIVER,
         "image": run.image,
-        "args": _arguments(run.kind),
+        "args": driver_arguments(run.kind),
         "env": [*_environment(), *extra_variables, *_variables(template)],
         "terminationMessagePath": TERMINATION_FILE,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": [{"name": "progress", "containerPort": PROGRESS_PORT, "protocol": "TCP"}],
-        "resources": resources_of(run.job.driver.resources) or _DRIVER_RESOURCES,
+        "resources": resources_of(run.job.driver.resources) or DEFAULT_DRIVER_RESOURCES,
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [*volume_mounts(run.mounts, template), *written],
     }
@@ -139,7 +140,8 @@ def _claim(volume: str, name: str) -> Object:
     return {"name": volume, "persistentVolumeClaim": {"claimName": name}}
 
 
-def _arguments(kind: RunKind) -> list[str]:
+def driver_arguments(kind: RunKind) -> list[str]:
+    """Returns the arguments of mirrorflow-seed in the driver's pod."""
     return [
         COMMANDS[kind],
         *("--worker", f"{CONFIG_FOLDER}/{WORKER_FILE}"),

@@ -1,10 +1,11 @@
 """Defines a run of one kind of Spark job of a flow, and what all its objects share: names, retries, exit statuses. Pure."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from mirrorflow_operator.api.spark_workloads import SparkJob
+from mirrorflow_operator.api.spark_workloads import SparkJob, SparkLauncher
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.pod_template import Mounts, mounts
@@ -37,6 +38,14 @@ class RunKind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt of a run that Kubeflow's Spark operator launches: its number from 1, and how many failures before it count."""
+
+    number: int = 1
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
     """The Spark jobs that should exist now. With none set, ended Jobs are kept and running ones deleted."""
 
@@ -47,8 +56,10 @@ class Runs:
     archive: bool = False  # the export of spec.archive.follow
     # The source connector has no pods, because a seed or a restore does its work.
     replaces_source: bool = False
-    # Names of ended Jobs that are kept for their logs and until the status reports them.
+    # Names of ended runs that are kept for their logs and until the status reports them: of Jobs, and as in `Attempt`.
     kept: frozenset[str] = frozenset()
+    # The attempt of each run that should exist, by the run's name, where it is not the first.
+    attempts: Mapping[str, Attempt] = field(default_factory=dict)
 
 
 NO_RUNS: Final = Runs()
@@ -114,6 +125,12 @@ class SparkRun:
         """The label by which Kueue takes a Job into its queue; empty without a queue."""
         spark = self.flow.spec.spark
         return {} if spark is None or spark.queue is None else {names.QUEUE_LABEL: spark.queue}
+
+    @property
+    def is_application(self) -> bool:
+        """Whether Kubeflow's Spark operator launches the driver."""
+        spark = self.flow.spec.spark
+        return spark is not None and spark.launcher is SparkLauncher.SPARK_APPLICATION
 
     @property
     def selector(self) -> dict[str, str]:

@@ -100,6 +100,7 @@ def plan_flow(
         (*steps.items(), postponed_kinds),
         due.runs,
         observed.drivers_alive,
+        observed.spark_operator_problem,
     )
     inputs = InputsDigest.of(facts, observed.children.values())
     if inputs == converged:
@@ -109,7 +110,7 @@ def plan_flow(
     postponed = frozenset(names.object_name(resource.name, kind) for kind in postponed_kinds)
     in_time = without_blocked_jobs(
         [planned_object for planned_object in planned if planned_object["metadata"]["name"] not in postponed],
-        existing=frozenset(job.name for job in observed.jobs),
+        existing=frozenset(name for job in observed.jobs for name in job.object_names),
         alive=observed.drivers_alive,
     )
     return DesiredState(

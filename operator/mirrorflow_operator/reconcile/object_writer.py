@@ -22,6 +22,8 @@ from mirrorflow_operator.cluster.client import (
     DEPLOYMENT,
     JOB,
     SERVICE_ACCOUNT,
+    SPARK_APPLICATION,
+    SPARK_KINDS,
     Client,
     kind_of,
 )
@@ -37,6 +39,7 @@ from mirrorflow_operator.errors import (
     ApiServerError,
     BrokenError,
     ForbiddenError,
+    KindMissingError,
     NameConflictError,
     OperatorError,
     RejectedError,
@@ -46,6 +49,7 @@ from mirrorflow_operator.plan.drift import Object, content_hash, matches
 from mirrorflow_operator.plan.names import CONNECTOR_LABEL, RUN_LABEL
 from mirrorflow_operator.plan.pod_sharing import host_of_each
 from mirrorflow_operator.plan.rollouts import reasons_to_roll
+from mirrorflow_operator.plan.spark_applications import run_name_of
 from mirrorflow_operator.reconcile.desired_state import DesiredState
 from mirrorflow_operator.reconcile.observe import ObservedFlow
 from mirrorflow_operator.status.observation import RefusedObject, Resource
@@ -53,12 +57,12 @@ from mirrorflow_operator.status.pins import FIELD_MANAGER
 
 _LOG = logging.getLogger(__name__)
 # Errors that the user can fix: their message goes into the status. All others are transient.
-_USER_FACING_ERRORS: Final = (NameConflictError, ForbiddenError, RejectedError, BrokenError)
+_USER_FACING_ERRORS: Final = (NameConflictError, KindMissingError, ForbiddenError, RejectedError, BrokenError)
 SETTLED_MAX: Final = 10_000  # a forgotten entry costs one apply that changes nothing
 # An object that was refused for its content is sent again after this time: a policy may have refused it, and nothing
 # reports a changed policy.
 REFUSED_AGAIN_S: Final = 300.0
-_WORKLOADS: Final = frozenset({DEPLOYMENT, JOB, CRON_JOB})
+_WORKLOADS: Final = frozenset({DEPLOYMENT, JOB, CRON_JOB, *SPARK_KINDS})
 _UNTYPED: Final = "failed to create typed patch object"
 
 
@@ -121,6 +125,8 @@ class ObjectWriter:
         for planned_object in desired.to_apply:
             if _lacks(planned_object, refused):
                 continue
+            if kind_of(planned_object) in SPARK_KINDS and self.cache.spark_operator_problem is None:
+                continue  # the leader is finding out, and queues the flow then
             child = observed.children.get(id_of(planned_object))
             try:
                 body = await self._apply(resource, planned_object, observed.now_s)
@@ -195,10 +201,12 @@ class ObjectWriter:
     async def _apply(self, resource: Resource, planned: Object, now_s: float) -> Object | None:
         """Returns the object as written, or None if it already was as planned.
 
-        Raises NameConflictError where the object of that name is not this MirrorFlow's, ApiServerError where a
-        request fails, or the same one failed before and would again.
+        Raises NameConflictError where the object of that name is not this MirrorFlow's, KindMissingError where the cluster has no
+        such kind, ApiServerError where a request fails, or the same one failed before and would again.
         """
         wanted, kind = with_owner(planned, resource), kind_of(planned)
+        if kind in SPARK_KINDS and self.cache.spark_operator_problem:
+            raise KindMissingError(kind.name, planned["metadata"]["name"], self.cache.spark_operator_problem)
         metadata = wanted["metadata"]
         live = self.cache.children(resource.key).get(id_of(planned))
         if live is not None and self._is_as_planned(wanted, live):
@@ -294,17 +302,20 @@ def account_id(resource: Resource) -> ObjectId:
 def is_final(error: OperatorError) -> bool:
     """Whether the object itself is refused, so that sending it again has the same result."""
     # The API server has status 500 for an object that its types cannot hold.
+    if isinstance(error, KindMissingError):
+        return True  # the leader queues the flow when the kind is there
     return isinstance(error, RejectedError) or (isinstance(error, BrokenError) and _UNTYPED in error.response)
 
 
 def refusal_of(planned: Object, error: OperatorError, *, is_absent: bool) -> RefusedObject:
     """Returns what the status says about *error*; *is_absent*: the cluster has no such object of this flow."""
-    is_taken = isinstance(error, NameConflictError)
+    is_taken, is_missing = isinstance(error, NameConflictError), isinstance(error, KindMissingError)
     return RefusedObject(
         name=f"{planned['kind']} {planned['metadata']['name']}",
         part=_part_of(planned),
         message=_response(error),
         is_taken=is_taken,
+        is_kind_missing=is_missing,
         is_final=is_taken or is_final(error),
         is_absent=is_absent,
         is_config=planned["kind"] == CONFIG_MAP.name,
@@ -362,6 +373,13 @@ def _is_prunable(child: CachedChild, desired: DesiredState, resource: Resource) 
         return False
     if child.kind is JOB and child.name in desired.due_jobs.runs.kept:
         return False
+    if child.kind is SPARK_APPLICATION:
+        # The earlier attempts of a run stay as long as the run: they count, and their pods have the logs.
+        present = {
+            run_name_of(name) for kind, _, name in map(id_of, desired.objects) if kind == child.kind.name
+        }
+        if run_name_of(child.name) in present | desired.due_jobs.runs.kept:
+            return False
     # The admission policy would refuse to delete an unmanaged object, which would fail the whole pass.
     return child.is_managed()
 
@@ -382,8 +400,8 @@ def event_of_write(
     *existing* is the object before the write, *before* holds all objects of the flow before the pass.
     """
     name = planned_object["metadata"]["name"]
-    if planned_object["kind"] == JOB.name and existing is None:
-        return "Started", f"Job {name}."
+    if planned_object["kind"] in {JOB.name, SPARK_APPLICATION.name} and existing is None:
+        return "Started", f"{planned_object['kind']} {name}."
     if planned_object["kind"] != DEPLOYMENT.name or existing is None:
         return None
     why = _rollout_reasons(planned_object, all_planned, before)

@@ -7,10 +7,11 @@ from typing import Any
 
 from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.cluster.cache import ClusterCache, ObjectId
-from mirrorflow_operator.cluster.client import CONFIG_MAP, DEPLOYMENT, JOB, SERVICE_ACCOUNT
+from mirrorflow_operator.cluster.client import CONFIG_MAP, DEPLOYMENT, JOB, SERVICE_ACCOUNT, SPARK_APPLICATION
 from mirrorflow_operator.cluster.observed_objects import (
     CachedChild,
     connector_of,
+    observed_attempt,
     observed_deployment,
     observed_job,
     run_kind_of,
@@ -21,10 +22,12 @@ from mirrorflow_operator.cluster.progress_client import CaBundle
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.plan.properties import connector_names
 from mirrorflow_operator.plan.rollouts import ObservedDeployment
+from mirrorflow_operator.plan.spark_applications import run_name_of
 from mirrorflow_operator.plan.spark_run import RunKind
 from mirrorflow_operator.status.conditions import Problem
-from mirrorflow_operator.status.observation import Key, ObservedJob, ObservedPod, Resource
+from mirrorflow_operator.status.observation import Key, ObservedAttempt, ObservedJob, ObservedPod, Resource
 from mirrorflow_operator.status.pins import with_pins
+from mirrorflow_operator.status.spark_attempts import job_of_attempts
 from mirrorflow_operator.status.spark_jobs import has_no_driver
 
 
@@ -40,9 +43,12 @@ class ObservedFlow:
     children: Mapping[ObjectId, CachedChild]
     deployments: Mapping[str, ObservedDeployment]  # by connector name
     jobs: tuple[ObservedJob, ...]  # with their drivers
-    drivers_alive: frozenset[str]  # Jobs, possibly deleted, whose drivers have not ended
-    schedules_created_s: Mapping[RunKind, float]  # of the CronJobs, by the kind of their runs
+    drivers_alive: frozenset[
+        str
+    ]  # Jobs and SparkApplications, possibly deleted, whose drivers have not ended
+    schedules_created_s: Mapping[RunKind, float]  # of the schedules, by the kind of their runs
     has_stuck_pods: bool
+    spark_operator_problem: str | None = None  # as in `ClusterCache`
     is_started: bool = False  # by a switchover of its pair
     stopped_by: str | None = None  # the pair of which a switchover has ended it; None if none has
     # By connector name, with Events and that connector's reading.
@@ -98,6 +104,8 @@ class ObservedFlow:
                 job = observed_job(body, run)
                 known = jobs.get(job.name, job)
                 jobs[job.name] = replace(job, pods=known.pods, events=known.events)
+            elif body["kind"] == SPARK_APPLICATION.name and run is not None:
+                _put_attempt(jobs, observed_attempt(body, run))
         gone = {(child.kind, child.name) for child in deleted}
         return replace(
             self,
@@ -106,8 +114,26 @@ class ObservedFlow:
                 for connector, live in deployments.items()
                 if (DEPLOYMENT, live.name) not in gone
             },
-            jobs=tuple(job for name, job in sorted(jobs.items()) if (JOB, name) not in gone),
+            jobs=tuple(
+                job
+                for name, job in sorted(jobs.items())
+                if not {(JOB, name), (SPARK_APPLICATION, name)} & gone
+            ),
         )
+
+
+def _put_attempt(jobs: dict[str, ObservedJob], written: ObservedAttempt) -> None:
+    """Adds the attempt *written* to its run in *jobs*, or replaces it."""
+    name = run_name_of(written.name)
+    known = next((job for job in jobs.values() if job.attempts and job.run_name == name), None)
+    if known is None:
+        jobs[written.name] = job_of_attempts([written])
+        return
+    attempts = {attempt.name: attempt for attempt in known.attempts}
+    pods = attempts[written.name].pods if written.name in attempts else ()
+    attempts[written.name] = replace(written, pods=pods)
+    del jobs[known.name]
+    jobs[written.name] = replace(job_of_attempts(attempts.values()), pods=known.pods, events=known.events)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,6 +166,7 @@ class Observer:
             conflict=self.cache.cross_flow_checks.refusal(key),
             kubernetes_id=self.cache.kubernetes_id,
             unreadable=self.cache.unreadable.get(key[0], ""),
+            spark_operator_problem=self.cache.spark_operator_problem,
             children=dict(self.cache.children(key)),
             deployments=dict(self.cache.deployments(key)),
             jobs=self.cache.jobs(key),

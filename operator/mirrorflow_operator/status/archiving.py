@@ -20,6 +20,7 @@ from mirrorflow_operator.status.spark_jobs import (
     failure_message,
     has_ended,
     is_older,
+    job_problem,
     last_report,
     log_hint,
     newest_job,
@@ -86,6 +87,9 @@ def archived(
     if archive is None:
         return None
     if status is None or not status.job:
+        missing = job_problem(observation, RunKind.ARCHIVE, None, flow)
+        if missing is not None:
+            return unknown(_ARCHIVED, missing.reason, missing.message)
         return unknown(_ARCHIVED, Reason.NOT_ARCHIVED_YET, "No export has started yet.")
     job = newest_job(observation.jobs, RunKind.ARCHIVE)
     if status.phase == RunPhase.FAILED.value:
@@ -155,7 +159,7 @@ def _failed_export(job: ObservedJob | None, archive: Archive, status: ArchiveSta
         if archive.schedule
         else f"A new Job continues {ARCHIVE_AGAIN_S / 60:g} minutes later."
     )
-    hint = f" {log_hint(status.job)}" if is_job else ""
+    hint = f" {log_hint(job)}" if job is not None and is_job else ""
     return no(
         _ARCHIVED,
         Reason.ARCHIVE_INCOMPLETE if is_incomplete else Reason.ARCHIVE_FAILED,
@@ -220,14 +224,14 @@ def restored(
     if status.phase == RunPhase.SUCCEEDED.value:
         return yes(_RESTORED, Reason.RESTORED, status.message or "The archive is on the target.")
     if status.phase == RunPhase.FAILED.value:
-        hint = "" if job is None else f" {log_hint(job.name)}"
+        hint = "" if job is None else f" {log_hint(job)}"
         message = f"{status.message.rstrip('.')}. The connector continues. {_HOW_TO_RESTORE_AGAIN}{hint}"
         return no(_RESTORED, Reason.RESTORE_FAILED, message)
     if observation.runs.seed:
         return unknown(_RESTORED, Reason.SEEDING, "The restore starts when the seed has ended.")
     if status.phase == RunPhase.PAUSED.value:
         return no(_RESTORED, Reason.STOPPED, "spec.state is Stopped: the restore is suspended.")
-    problem = None if job is None else driver_problem(job, flow=flow, now_s=observation.now_s)
+    problem = job_problem(observation, RunKind.RESTORE, job, flow)
     if problem is not None:
         return no(_RESTORED, problem.reason, problem.message)
     if status.phase != RunPhase.RUNNING.value:

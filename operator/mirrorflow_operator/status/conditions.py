@@ -130,6 +130,7 @@ class Reason(Enum):
     VERIFICATION_OVERDUE = "VerificationOverdue"
     JOB_DELETED = "JobDeleted"
     QUEUED = "Queued"
+    NOT_SUBMITTED = "NotSubmitted"
     NOT_VERIFIED_YET = "NotVerifiedYet"
     ARCHIVING = "Archiving"
     ARCHIVED = "Archived"

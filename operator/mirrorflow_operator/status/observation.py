@@ -13,6 +13,7 @@ from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.rollouts import ObservedDeployment
+from mirrorflow_operator.plan.spark_applications import run_name_of
 from mirrorflow_operator.plan.spark_run import NO_RUNS, RunKind, Runs
 from mirrorflow_operator.settings import SETTLE_S
 from mirrorflow_operator.status.conditions import Problem
@@ -99,6 +100,7 @@ class ObservedPod:
     terminated_message: str | None = None
     exit_code: int | None = None
     unscheduled_message: str | None = None  # of the condition PodScheduled=False
+    is_disrupted: bool = False  # Kubernetes ends it: a drained node, a preemption
     template_hash: str | None = None  # identifies the template, as the Deployment controller labels it
     events: tuple[PodEvent, ...] = ()
     reading: Reading | None = None  # None: not polled yet
@@ -121,8 +123,31 @@ class ObservedConnector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedAttempt:
+    """A SparkApplication: one attempt of a run, or the one of a scheduled time."""
+
+    name: str
+    kind: RunKind
+    number: int | None = None  # None: a schedule created it
+    failures: int = 0  # of the attempts before it that count
+    uid: str = ""
+    run_id: str = ""
+    created_s: float = 0.0
+    started_s: float | None = None  # submitted to Kubernetes; set again after each pause
+    ended_s: float | None = None
+    state: str = ""  # as Kubeflow's Spark operator names it; "" until it has taken the application
+    message: str | None = None  # of an error
+    suspended: bool = False
+    queue: str | None = None
+    pods: tuple[ObservedPod, ...] = ()  # its drivers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedJob:
-    """The Job of one run and its drivers; `outcome` is Kubernetes' Complete or Failed, None until then."""
+    """The Job of one run and its drivers; `outcome` is Kubernetes' Complete or Failed, None until then.
+
+    With the launcher SparkApplication it is the run with all its attempts (`spark_attempts.job_of_attempts`).
+    """
 
     name: str
     kind: RunKind
@@ -138,6 +163,18 @@ class ObservedJob:
     queue: str | None = None  # of Kueue, which alone suspends and resumes the Job then
     pods: tuple[ObservedPod, ...] = ()
     events: tuple[PodEvent, ...] = ()  # of the Job itself, where it has no pods
+    attempts: tuple[ObservedAttempt, ...] = ()  # of SparkApplications, oldest first; empty for a Job
+    retry_at_s: float | None = None  # when the next attempt is due; None where none is
+
+    @property
+    def run_name(self) -> str:
+        """The name of the run, which its attempts share; that of the Job."""
+        return run_name_of(self.name) if self.attempts else self.name
+
+    @property
+    def object_names(self) -> tuple[str, ...]:
+        """The names of the Job, or of the SparkApplications."""
+        return tuple(attempt.name for attempt in self.attempts) or (self.name,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +205,7 @@ class RefusedObject:
     """An object of the plan that could not be written in this pass, and why.
 
     `part`: its connector or Spark job; None where it belongs to the flow. `is_taken`: an object of its name has
-    another owner. `is_final`: only a change of the spec or of the cluster can help. `is_absent`: the flow has no such object
+    another owner. `is_kind_missing`: the cluster has no such kind, or the operator may not read it. `is_final`: only a change of the spec or of the cluster can help. `is_absent`: the flow has no such object
     yet; otherwise an earlier version stays. `is_config`: it has the properties of pods.
     """
 
@@ -176,6 +213,7 @@ class RefusedObject:
     message: str
     part: str | None = None
     is_taken: bool = False
+    is_kind_missing: bool = False
     is_final: bool = False
     is_absent: bool = False
     is_config: bool = False

@@ -38,7 +38,7 @@ from mirrorflow_operator.status.conditions import (
     yes,
 )
 from mirrorflow_operator.status.cron_schedule import days_between_max
-from mirrorflow_operator.status.observation import Observation, ObservedJob, ObservedPod
+from mirrorflow_operator.status.observation import Observation, ObservedAttempt, ObservedJob, ObservedPod
 from mirrorflow_operator.status.pod_failures import QUOTE_MAX, pod_problems
 from mirrorflow_operator.status.pod_reports import Report, parse_report
 
@@ -63,6 +63,8 @@ _MEANINGS_OF_KIND: Final = {
     (RunKind.RESTORE, EXIT_DIFFERENT): "the target differs from the archive",
 }
 _KIND: Final = ConditionType.SEEDED
+# A Spark operator takes a new SparkApplication within seconds.
+UNTAKEN_S: Final = 30.0
 DAY_S: Final = 86_400
 _UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 _JOB_DELETED: Final = "Its Job was deleted before it ended; a new one continues from there."
@@ -147,10 +149,27 @@ def phase_of(job: ObservedJob) -> RunPhase:
 def driver_problem(job: ObservedJob, *, flow: MirrorFlow | None, now_s: float) -> Problem | None:
     """Returns why an active job does not run; None where no cause is known or the job is not active."""
     if job.suspended and job.queue is not None and job.outcome is None:
-        return Problem(Reason.QUEUED, f"Kueue has not admitted the Job yet: it is in queue {job.queue}.")
+        what = "SparkApplication" if job.attempts else "Job"
+        return Problem(Reason.QUEUED, f"Kueue has not admitted the {what} yet: it is in queue {job.queue}.")
     if job.outcome is not None or job.suspended:
         return None
     return next(_problems(job, flow, now_s), None)
+
+
+def job_problem(
+    observation: Observation, kind: RunKind, job: ObservedJob | None, flow: MirrorFlow | None
+) -> Problem | None:
+    """Returns why the job of *kind* does not run, or is not created because the cluster lacks its kind; None as above."""
+    if job is not None:
+        return driver_problem(job, flow=flow, now_s=observation.now_s)
+    return next(
+        (
+            Problem(Reason.OBJECTS_REFUSED, refused.message)
+            for refused in observation.refused
+            if refused.is_kind_missing and refused.part == kind.value
+        ),
+        None,
+    )
 
 
 def _problems(job: ObservedJob, flow: MirrorFlow | None, now_s: float) -> Iterator[Problem]:
@@ -158,9 +177,27 @@ def _problems(job: ObservedJob, flow: MirrorFlow | None, now_s: float) -> Iterat
     if pod is not None:
         path = f"spec.{_JOB_OF.get(job.kind, job.kind.value)}.driver"
         yield from pod_problems(pod, f"{job.kind.value} driver", path, flow, now_s)
+    elif job.attempts:
+        yield from _submission_problems(job.attempts[-1], job, now_s)
     elif job.events:
         quote = bounded(job.events[-1].message, QUOTE_MAX)
         yield Problem(Reason.PODS_REFUSED, f"The API server refuses the {job.kind.value}'s driver: {quote}")
+
+
+def _submission_problems(newest: ObservedAttempt, job: ObservedJob, now_s: float) -> Iterator[Problem]:
+    """Yields why a SparkApplication has no driver; nothing where one has run, or is expected."""
+    if job.retry_at_s is not None:
+        if not newest.pods:
+            quote = bounded(newest.message or "", QUOTE_MAX) or "it reports no reason"
+            yield Problem(Reason.NOT_SUBMITTED, f"The Spark operator could not start {newest.name}: {quote}")
+    elif not newest.state and now_s - newest.created_s >= UNTAKEN_S:
+        yield Problem(
+            Reason.NOT_SUBMITTED,
+            f"No Spark operator has taken SparkApplication {newest.name}: check that one runs and watches this namespace.",
+        )
+    elif job.events:
+        quote = bounded(job.events[-1].message, QUOTE_MAX)
+        yield Problem(Reason.NOT_SUBMITTED, f"The Spark operator reports of {newest.name}: {quote}")
 
 
 def failure_message(job: ObservedJob, report: Report | None) -> str:
@@ -177,9 +214,14 @@ def failure_message(job: ObservedJob, report: Report | None) -> str:
     return f"It failed: {': '.join(cause for cause in causes if cause)}"
 
 
-def log_hint(job: str) -> str:
-    """Returns a sentence with the command that shows the log of the Job of that name."""
-    return f"See kubectl logs job/{job}."
+def log_hint(job: ObservedJob) -> str:
+    """Returns a sentence with the command that shows the log of the job's newest driver."""
+    if not job.attempts:
+        return f"See kubectl logs job/{job.name}."
+    if not job.pods:
+        return f"See kubectl describe sparkapplication/{job.name}."
+    pod = max(job.pods, key=lambda pod: (pod.created_s, pod.name))
+    return f"See kubectl logs {pod.name}."
 
 
 def schedule_overdue_in_s(
@@ -304,7 +346,7 @@ def seeded(observation: Observation, flow: MirrorFlow | None, status: SeedStatus
         case RunPhase.SUCCEEDED.value:
             return _succeeded(status)
         case RunPhase.FAILED.value:
-            hint = "" if job is None else f" {log_hint(job.name)}"
+            hint = "" if job is None else f" {log_hint(job)}"
             return no(
                 _KIND,
                 Reason.SEED_FAILED,
@@ -314,7 +356,7 @@ def seeded(observation: Observation, flow: MirrorFlow | None, status: SeedStatus
             return no(
                 _KIND, Reason.PAUSED, f"The flow is not Running, so its seed is suspended{_progress(status)}."
             )
-    problem = None if job is None else driver_problem(job, flow=flow, now_s=observation.now_s)
+    problem = job_problem(observation, RunKind.SEED, job, flow)
     if problem is not None:
         beside = "" if observation.runs.replaces_source else " The connector continues."
         return no(_KIND, problem.reason, f"{problem.message.rstrip('.')}.{beside}")

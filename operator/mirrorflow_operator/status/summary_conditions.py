@@ -217,7 +217,7 @@ def objects_refused(observation: Observation, kind: ConditionType) -> Finding:
 
 
 def _refused(refused: RefusedObject) -> str:
-    if refused.is_taken:
+    if refused.is_taken or refused.is_kind_missing:
         return refused.message
     return f"The API server refuses {refused.name}: {refused.message.rstrip('.')}."
 

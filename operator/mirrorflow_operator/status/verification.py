@@ -27,6 +27,7 @@ from mirrorflow_operator.status.spark_jobs import (
     failure_message,
     is_older,
     is_open,
+    job_problem,
     last_report,
     log_hint,
     newest_job,
@@ -93,15 +94,15 @@ def _with_job(job: ObservedJob, current: VerifyStatus, observation: Observation)
     return new
 
 
-def _verdict(status: VerifyStatus) -> Finding | None:
-    """Returns the verdict of a finished run on the two clusters; None where it has none."""
+def _verdict(status: VerifyStatus, hint: str = "") -> Finding | None:
+    """Returns the verdict of a finished run on the two clusters; None where it has none. *hint*: where its log is."""
     windows = status.windows
     if windows is None:
         return None
     if status.differences or windows.different or windows.reordered:
         text = f"{windows.different:,} of {windows.total:,} windows differ, {windows.reordered:,} are in another order"
         count = f": {status.differences:,} records" if status.differences else ""
-        return no(_KIND, Reason.DIFFERENCES_FOUND, f"{text}{count}. {log_hint(status.job)}")
+        return no(_KIND, Reason.DIFFERENCES_FOUND, f"{text}{count}.{hint}")
     if status.phase != RunPhase.SUCCEEDED.value:
         return None
     if not windows.total:
@@ -164,7 +165,7 @@ def _finding_while_running(observation: Observation, flow: MirrorFlow | None, ve
     if observation.runs.restore:
         return unknown(_KIND, Reason.RESTORING, "The verification starts when the restore has ended.")
     job = newest_job(observation.jobs, RunKind.VERIFY, verify.run_id)
-    problem = None if job is None else driver_problem(job, flow=flow, now_s=observation.now_s)
+    problem = job_problem(observation, RunKind.VERIFY, job, flow)
     if problem is not None:
         return unknown(_KIND, problem.reason, problem.message)
     if job is not None and job.suspended:
@@ -185,6 +186,9 @@ def _progress(job: ObservedJob | None) -> str:
 def _last_run(observation: Observation, flow: MirrorFlow | None, status: VerifyStatus | None) -> Finding:
     """Returns the finding of the last run; while a scheduled run is in progress, the reported verdict."""
     if status is None or not status.job:
+        problem = job_problem(observation, RunKind.VERIFY, None, flow)
+        if problem is not None:
+            return unknown(_KIND, problem.reason, problem.message)
         return unknown(_KIND, Reason.NOT_VERIFIED_YET, "No verification has started yet.")
     if status.phase in UNFINISHED:
         before = _reported_verdict(observation.resource.status)
@@ -197,11 +201,11 @@ def _last_run(observation: Observation, flow: MirrorFlow | None, status: VerifyS
         return unknown(_KIND, Reason.VERIFYING, f"Both clusters are being compared{_progress(job)}.")
     if status.phase == RunPhase.LOST.value:
         return unknown(_KIND, Reason.JOB_DELETED, status.message)
-    verdict = _verdict(status)
+    job = newest_job(observation.jobs, RunKind.VERIFY)
+    hint = "" if job is None or job.name != status.job else f" {log_hint(job)}"
+    verdict = _verdict(status, hint)
     if verdict is not None:
         return verdict
-    job = newest_job(observation.jobs, RunKind.VERIFY)
-    hint = "" if job is None or job.name != status.job else f" {log_hint(job.name)}"
     return unknown(_KIND, Reason.VERIFICATION_FAILED, f"{status.message.rstrip('.')}.{hint}")
 
 

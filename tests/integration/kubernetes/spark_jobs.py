@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from mirrorflow_operator.plan.spark_pods import DRIVER, PROGRESS_PORT
+from mirrorflow_operator.plan.spark_pods import PROGRESS_PORT
 from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, Report, SeedReport, VerifyReport, encode
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.flows import condition
@@ -70,7 +70,7 @@ def driver(team: Kubectl, job: str) -> str:
 def _set_pod_status(team: Kubectl, pod: str, phase: str, state: dict[str, Any]) -> None:
     """Writes the pod status that a kubelet would write."""
     container = {
-        "name": DRIVER,
+        "name": team.get("pod", pod)["spec"]["containers"][0]["name"],
         "image": "mirrorflow/seed:0.1.0",
         "imageID": "",
         "ready": phase == "Running",

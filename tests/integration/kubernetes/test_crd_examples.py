@@ -21,8 +21,14 @@ from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.requests import ApiResponse, Requests
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ARCHIVES = Path(__file__).parents[3] / "examples" / "archive"
-VALID = sorted((*(EXAMPLES / "valid").glob("*.yaml"), *ARCHIVES.glob("*.yaml")))
+OF_USERS = Path(__file__).parents[3] / "examples"
+VALID = sorted(
+    (
+        *(EXAMPLES / "valid").glob("*.yaml"),
+        *(OF_USERS / "archive").glob("*.yaml"),
+        *(OF_USERS / "spark-operator").glob("*.yaml"),
+    )
+)
 INVALID = sorted((EXAMPLES / "invalid").glob("*.yaml"))
 FIELD = re.compile(r"# expect: ((?:spec|metadata|kind|apiVersion)\b[^:]*?)(?:\[[^]]*\])?: ")
 # A document that is refused before it is recognized as a MirrorFlow gets a response without the path of a field.

@@ -5,14 +5,19 @@ arguments that Spark has written into each pod. The jars, the configuration, the
 and the driver's permissions are real.
 """
 
+import json
 import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mirrorflow_operator.api.load import parse_flow, read_document
+from mirrorflow_operator.plan.job_objects import job_objects
+from mirrorflow_operator.plan.spark_run import Runs, SparkDefaults
 from mirrorflow_seed import jars, kubernetes_backend, settings
 from tests.harness.kafka.processes import Child, free_port, start, wait_until
 from tests.harness.kubernetes.api_server import ApiServer
@@ -22,6 +27,7 @@ pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed: make 
 
 USER = "spark-driver"
 VERBS = ["get", "list", "watch", "create", "delete", "deletecollection"]  # the chart's Role
+REQUEST_MS = 120_000  # of Spark to the API server; its default of 10 s is too short on a busy machine
 WAIT_S = 400.0  # 25 s on an idle machine; minutes on a busy one
 PROGRAM = """
 import sys
@@ -40,6 +46,23 @@ with spark_session(job, "backend") as spark:
     result.complete_table((), windows)
 result.write(found)
 """
+# What `mirrorflow-seed driver` does before it runs a job.
+SUBMITTED_PROGRAM = """
+import os
+import signal
+import sys
+from mirrorflow_seed import kubernetes_backend
+from mirrorflow_seed.spark_session import spark_session
+from mirrorflow_seed.settings import load_job
+assert sys.argv[2] == "driver"
+file, arguments = kubernetes_backend.driver_command(sys.argv[3:])
+assert arguments == ["seed"], arguments
+kubernetes_backend.use_properties_of_submission(file, os.environ)
+with spark_session(load_job(sys.argv[1], {}), "submitted"):
+    signal.pause()
+"""
+PYTHON_RUNNER = "org.apache.spark.deploy.PythonRunner"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "spark-operator" / "launched-by-spark-operator.yaml"
 TEMPLATE = '{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "executor"}]}}'
 
 
@@ -146,6 +169,185 @@ def test_a_job_outside_of_the_cluster_runs_on_executors_in_it(
     assert "SUM 28" in log_text, log_text[-4_000:]
     assert driver.process.returncode == 0, log_text[-4_000:]
     assert executors
+
+
+@pytest.mark.timeout(600)
+def test_spark_submit_creates_the_driver_of_a_spark_application(
+    api_server: ApiServer, namespace: Kubectl, tmp_path: Path
+):
+    """It is given what Kubeflow's Spark operator derives from the application, and keeps the template of the driver."""
+    wait_until("the default ServiceAccount exists", lambda: "default" in namespace("get", "serviceaccounts"))
+    application = _application(namespace.namespace)
+    name, spec = application["metadata"]["name"], application["spec"]
+
+    _submit(api_server, application, tmp_path)
+
+    pod = namespace.get("pod", f"{name}-driver")
+    _check_driver(pod, spec)
+    config_map = next(
+        volume["configMap"]["name"]
+        for volume in pod["spec"]["volumes"]
+        if volume["name"].startswith("spark-conf-volume")
+    )
+    properties = set(namespace.get("configmap", config_map)["data"]["spark.properties"].splitlines())
+    assert set(_properties_of_submission(name).splitlines()) <= properties
+
+
+@pytest.mark.timeout(600)
+def test_a_submitted_driver_starts_executors_with_the_labels_of_its_submission(
+    api_server: ApiServer, namespace: Kubectl, tmp_path: Path
+):
+    """The Spark operator finds executors by their labels. The arguments are those of the driver's pod."""
+    _allow_pods(namespace)
+    _make_the_drivers_pod(namespace)
+    properties = tmp_path / "spark.properties"
+    properties.write_text(_properties_of_submission("east-to-west"))
+    (tmp_path / "executor.yaml").write_text(TEMPLATE)
+    job = tmp_path / "job.properties"
+    # A driver in the cluster has the address that Spark assumes.
+    more = {"master": api_server.url, "requestTimeout": REQUEST_MS, "connectionTimeout": REQUEST_MS}
+    lines = "".join(f"spark.kubernetes.driver.{key}={value}\n" for key, value in more.items())
+    job.write_text(_job(api_server.url, tmp_path) + lines)
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "KUBECONFIG": str(api_server.user(USER).kubeconfig),
+        "POD_NAME": "driver",
+        "POD_NAMESPACE": namespace.namespace,
+        "POD_IP": "127.0.0.1",
+    }
+    log = tmp_path / "driver.log"
+    arguments = [
+        "driver",
+        "--properties-file",
+        str(properties),
+        "--class",
+        PYTHON_RUNNER,
+        "local:///seed.py",
+        "seed",
+    ]
+    program = [sys.executable, "-c", SUBMITTED_PROGRAM, str(job), *arguments]
+    driver = start("driver", program, log=log, environment=environment)
+
+    def executors() -> list[dict[str, Any]]:
+        assert driver.process.poll() is None, log.read_text()[-4_000:]
+        pods: list[dict[str, Any]] = namespace.get("pods", "--selector=spark-role=executor")["items"]
+        return pods
+
+    try:
+        wait_until("an executor is requested", lambda: len(executors()) == 1, timeout_s=WAIT_S, poll_s=0.5)
+        (executor,) = executors()
+    finally:
+        driver.kill()
+
+    assert executor["metadata"]["labels"]["sparkoperator.k8s.io/app-name"] == "east-to-west"
+    assert executor["metadata"]["ownerReferences"][0]["name"] == "driver"
+    assert "forbidden" not in log.read_text()
+
+
+def _properties_of_submission(name: str) -> str:
+    """Returns properties that spark-submit gives the driver of the application *name*."""
+    properties = {
+        "spark.app.name": name,
+        "spark.submit.deployMode": "cluster",
+        "spark.kubernetes.submitInDriver": "true",
+        "spark.kubernetes.driver.pod.name": f"{name}-driver",
+        "spark.kubernetes.executor.label.sparkoperator.k8s.io/app-name": name,
+        "spark.kubernetes.executor.podTemplateFile": "/opt/spark/pod-template/pod-spec-template.yml",
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.driver.port": "7078",
+        "spark.driver.blockManager.port": "7079",
+    }
+    return "".join(f"{key}={value}\n" for key, value in properties.items())
+
+
+def _application(namespace: str) -> dict[str, Any]:
+    document = dict(read_document(EXAMPLE.read_text()))
+    document["metadata"]["namespace"] = namespace
+    planned = job_objects(
+        parse_flow(document), Runs(seed=True), defaults=SparkDefaults(image="seed", account="default")
+    )
+    return next(item for item in planned if item["kind"] == "SparkApplication")
+
+
+def _submit(api_server: ApiServer, application: dict[str, Any], folder: Path) -> None:
+    """Runs spark-submit in cluster mode with the arguments of `buildSparkSubmitArgs` in kubeflow/spark-operator."""
+    metadata, spec = application["metadata"], application["spec"]
+    name, driver, executor = metadata["name"], spec["driver"], spec["executor"]
+    kubernetes = "spark.kubernetes"
+    conf = {
+        f"{kubernetes}.namespace": metadata["namespace"],
+        f"{kubernetes}.container.image": spec["image"],
+        f"{kubernetes}.submission.waitAppCompletion": "false",
+        f"{kubernetes}.submission.requestTimeout": REQUEST_MS,
+        f"{kubernetes}.submission.connectionTimeout": REQUEST_MS,
+        f"{kubernetes}.driver.pod.name": f"{name}-driver",
+        f"{kubernetes}.authenticate.driver.serviceAccountName": driver["serviceAccount"],
+        f"{kubernetes}.driver.request.cores": driver["coreRequest"],
+        "spark.driver.memory": driver["memory"],
+        "spark.driver.memoryOverhead": driver["memoryOverhead"],
+        "spark.executor.instances": executor["instances"],
+        "spark.executor.cores": executor["cores"],
+        f"{kubernetes}.executor.request.cores": executor["coreRequest"],
+        f"{kubernetes}.executor.limit.cores": executor["coreLimit"],
+        "spark.executor.memory": executor["memory"],
+        "spark.executor.memoryOverhead": executor["memoryOverhead"],
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.maxExecutors": spec["dynamicAllocation"]["maxExecutors"],
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    }
+    for role, part in (("driver", driver), ("executor", executor)):
+        template = folder / f"{role}-template.json"
+        template.write_text(json.dumps({"apiVersion": "v1", "kind": "Pod", **part["template"]}))
+        conf |= {
+            f"{kubernetes}.{role}.podTemplateFile": template,
+            f"{kubernetes}.{role}.podTemplateContainerName": f"spark-kubernetes-{role}",
+            f"{kubernetes}.{role}.label.sparkoperator.k8s.io/app-name": name,
+        }
+        labels = metadata["labels"] | part.get("labels", {})
+        conf |= {f"{kubernetes}.{role}.label.{key}": value for key, value in labels.items()}
+    home = Path(pyspark.__file__).parent
+    command = [
+        str(home / "bin" / "spark-submit"),
+        *("--master", f"k8s://{api_server.url}", "--deploy-mode", "cluster", "--name", name),
+        *(argument for key, value in conf.items() for argument in ("--conf", f"{key}={value}")),
+        spec["mainApplicationFile"],
+        *spec["arguments"],
+    ]
+    environment = {**os.environ, "SPARK_HOME": str(home), "KUBECONFIG": str(api_server.kubectl.kubeconfig)}
+    log = folder / "submit.log"
+    submission = start("spark-submit", command, log=log, environment=environment)
+    try:
+        wait_until("spark-submit has ended", lambda: submission.process.poll() is not None, timeout_s=WAIT_S)
+    finally:
+        submission.kill()
+    assert submission.process.returncode == 0, log.read_text()[-4_000:]
+
+
+def _check_driver(pod: dict[str, Any], spec: dict[str, Any]) -> None:
+    """Checks that Spark has kept the template, and has added what the driver needs."""
+    template = spec["driver"]["template"]
+    (container,), (expected,) = pod["spec"]["containers"], template["spec"]["containers"]
+    assert container["name"] == "spark-kubernetes-driver"
+    assert container["args"] == [
+        *("driver", "--properties-file", "/opt/spark/conf/spark.properties"),
+        *("--class", PYTHON_RUNNER, spec["mainApplicationFile"]),
+        *spec["arguments"],
+    ]
+    assert (
+        container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"] == "1536Mi"
+    )
+    assert container["resources"]["requests"]["cpu"] == "200m"
+    assert container["terminationMessagePath"] == expected["terminationMessagePath"]
+    assert container["securityContext"] == expected["securityContext"]
+    assert {variable["name"] for variable in expected["env"]} <= {
+        variable["name"] for variable in container["env"]
+    }
+    mounts = {(mount["name"], mount["mountPath"]) for mount in container["volumeMounts"]}
+    assert {(mount["name"], mount["mountPath"]) for mount in expected["volumeMounts"]} <= mounts
+    assert pod["spec"]["restartPolicy"] == "Never"
+    assert pod["spec"]["terminationGracePeriodSeconds"] == template["spec"]["terminationGracePeriodSeconds"]
+    assert template["metadata"]["labels"].items() <= pod["metadata"]["labels"].items()
 
 
 def _job(url: str, folder: Path) -> str:

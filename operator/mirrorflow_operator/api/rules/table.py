@@ -32,7 +32,7 @@ from mirrorflow_operator.api.rules.rule import (
     starts_with,
     value_below,
 )
-from mirrorflow_operator.api.spark_workloads import SPARK_KEYS_SET, SPARK_SECRETS
+from mirrorflow_operator.api.spark_workloads import SPARK_KEYS_SET, SPARK_SECRETS, SparkLauncher
 from mirrorflow_operator.api.spec import (
     AuthenticationType,
     InitialPosition,
@@ -405,6 +405,15 @@ def _unknown_key(key: str, scopes: tuple[Scope, ...]) -> Iterator[tuple[str, str
 # Every namespace has a ServiceAccount of this name, and the flow needs one of its own.
 _DEFAULT_ACCOUNT: Final = "default"
 _SHARED_WORK: Final = (ConnectorKind.SOURCE, ConnectorKind.CHECKPOINT)
+# Spark operators name objects after an application. A schedule appends a time in nanoseconds, and the sum is the value of a label.
+_APPLICATION_NAME: Final = "^[a-z][-a-z0-9]{0,34}$"
+
+
+def _launches_applications(flow: MirrorFlow) -> bool:
+    spark = flow.spec.spark
+    return spark is not None and spark.launcher is SparkLauncher.SPARK_APPLICATION
+
+
 NAME_RULES: Final = (
     Rule(
         paths=("",),
@@ -426,6 +435,17 @@ NAME_RULES: Final = (
         ),
         problem="it begins with a digit, and several pods need a Service, whose name must not",
         action="set replicas to 1, or choose another name",
+    ),
+    Rule(
+        paths=("",),
+        field="metadata.name",
+        violated_if="has(self.spec.spark) && self.spec.spark.launcher == 'SparkApplication'"
+        f" && !self.metadata.name.matches('{_APPLICATION_NAME}')",
+        is_violated=lambda self: (
+            _launches_applications(self) and not re.search(_APPLICATION_NAME, self.metadata.name)
+        ),
+        problem="with SparkApplications it must begin with a letter, and have at most 35 characters",
+        action="choose another name, or set spec.spark.launcher to Job",
     ),
 )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.harness.kubernetes import spark_operator
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.chart import (
     CHART,
@@ -33,6 +34,7 @@ SWITCHOVERS = {
 }
 VALUES = (
     "--set=watch.cluster=true",
+    "--set=sparkApplications.enabled=true",
     '--set-json=admission.workloads.initContainerRepositories=["registry.example/certificates"]',
     f"--set-json=admission.workloads.repositories={json.dumps([HOOK_IMAGE])}",
     f"--set-json=switchovers={json.dumps(SWITCHOVERS)}",
@@ -57,6 +59,7 @@ def installed(
     with ApiServer(folder=tmp_path_factory.mktemp("chart"), controllers=False) as server:
         helm = Helm(kubectl=server.kubectl.within(NAMESPACE))
         server.kubectl("create", "namespace", TEAM)  # the chart creates Roles in it
+        spark_operator.install_definitions(server)
         helm("install", RELEASE, str(CHART), "--create-namespace", *VALUES)
         yield server
 

@@ -9,8 +9,14 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.errors import InvalidSpecError
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-ARCHIVES = Path(__file__).parents[4] / "examples" / "archive"
-VALID = sorted((*(EXAMPLES / "valid").glob("*.yaml"), *ARCHIVES.glob("*.yaml")))
+OF_USERS = Path(__file__).parents[4] / "examples"
+VALID = sorted(
+    (
+        *(EXAMPLES / "valid").glob("*.yaml"),
+        *(OF_USERS / "archive").glob("*.yaml"),
+        *(OF_USERS / "spark-operator").glob("*.yaml"),
+    )
+)
 INVALID = sorted((EXAMPLES / "invalid").glob("*.yaml"))
 
 
