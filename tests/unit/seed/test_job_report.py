@@ -1,4 +1,4 @@
-"""Tests that a report fits into a termination message whatever its text is."""
+"""Tests that a report with any text fits into a termination message."""
 
 import json
 

@@ -137,8 +137,8 @@ def test_a_query_with_a_start_time_begins_with_the_first_record_that_is_as_new(
 
     async def offsets_at(_: object, partitions: list[TopicPartition], time_ms: int, **__: object) -> Any:
         known = {EARLIEST: 0, LATEST: len(timestamps_ms)}
-        found = (index for index, other_ms in enumerate(timestamps_ms) if other_ms >= time_ms)
-        return dict.fromkeys(partitions, known.get(time_ms, next(found, -1)))
+        offsets = (index for index, other_ms in enumerate(timestamps_ms) if other_ms >= time_ms)
+        return dict.fromkeys(partitions, known.get(time_ms, next(offsets, -1)))
 
     async def no_partitions_but_one(*_: object) -> list[TopicPartition]:
         return [ORDERS]
