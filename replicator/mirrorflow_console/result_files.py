@@ -130,8 +130,8 @@ def _files(folder: Path, names: AbstractSet[str]) -> Iterator[_ResultFile]:
     while waiting:
         current, depth = waiting.pop()
         try:
-            with os.scandir(current) as found:
-                listed = list(islice(found, ENTRIES_MAX - entries))
+            with os.scandir(current) as entries_of:
+                listed = list(islice(entries_of, ENTRIES_MAX - entries))
         except OSError:
             continue
         for entry in listed:

@@ -154,7 +154,7 @@ class SwitchedGate:
         return Visitor() if self.is_open else None
 
 
-def test_a_page_of_a_flow_that_has_ended_does_not_say_that_it_is_live(browser: Browser):
+def test_the_page_of_an_ended_flow_is_not_marked_as_updated(browser: Browser):
     """What it shows is the last thing that was known."""
     flows = FixedFlows([busy(1_111, 11.0)])
     with served(flows) as console_, opened_page(browser) as page_:
@@ -170,7 +170,7 @@ def test_a_page_of_a_flow_that_has_ended_does_not_say_that_it_is_live(browser: B
 
 
 def test_an_open_page_is_updated_again_after_a_proxy_has_refused_it(browser: Browser):
-    """A browser ends a stream for good at a response such as 502, which an ingress sends while the console is started again."""
+    """A browser does not repeat a stream after a response such as 502, which an ingress sends while the console is started again."""
     flows = FixedFlows([busy(1_111, 11.0)])
     with served(flows) as console_, opened_page(browser, expected_error="502") as page_:
         refused: list[str] = []
@@ -190,8 +190,8 @@ def test_an_open_page_is_updated_again_after_a_proxy_has_refused_it(browser: Bro
         assert refused != []
 
 
-def test_an_open_page_goes_to_the_sign_in_when_its_session_is_gone(browser: Browser):
-    """Sessions are in memory, and are gone with the console's process."""
+def test_an_open_page_goes_to_the_sign_in_without_a_session(browser: Browser):
+    """Sessions are in memory, and end with the console's process."""
     gate = SwitchedGate()
     form = starlette.routing.Route("/sign-in", lambda _: PlainTextResponse("the form"))
     with (

@@ -336,7 +336,7 @@ def test_switchovers_are_read_from_their_status_where_pods_may_not_be_listed(
 
 
 def test_a_namespace_that_may_not_be_read_hides_no_switchover(monkeypatch: pytest.MonkeyPatch):
-    """The role of a deleted namespace is gone; and an API server that was just started refuses everything for a moment."""
+    """A deleted namespace has no role; and an API server that was just started refuses everything for a moment."""
     refused = {"gone"}
 
     def listed(_group: str, _version: str, namespace: str, plural: str, **_: Any) -> dict[str, Any]:

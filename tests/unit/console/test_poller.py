@@ -210,7 +210,7 @@ def test_a_lag_beyond_64_bits_does_not_end_the_poll_of_other_flows():
 
 
 def test_pages_that_wait_for_details_do_not_poll_without_a_pause(monkeypatch):
-    """Someone may load the page of a flow without groups again and again: each load asks for a poll of all flows."""
+    """Someone may load the page of a flow without groups many times: each load requests a poll of all flows."""
     monkeypatch.setattr(module, "FRESH_WAIT_S", 0.02)
     source = FixedFlows([flow(1)])
     poller = SharedPoller(source, History(None))

@@ -203,7 +203,7 @@ def test_a_chart_that_prometheus_refuses_does_not_keep_others_from_being_read():
     assert "HTTP status 422" in charts.problem
 
 
-def test_a_refused_query_is_told_from_a_server_that_does_not_answer():
+def test_a_refused_query_has_an_error_of_its_own():
     with served(b"no", 422) as (history, _), pytest.raises(PrometheusRefusalError, match="HTTP status 422"):
         history.samples(LABELS, HOUR_S, NOW_S)
 

@@ -1,4 +1,4 @@
-"""Visitors of a cluster's console who have not signed in get the form, and nothing else; rights are asked for, and never guessed."""
+"""Visitors of a cluster's console who have not signed in get the form, and nothing else; rights are requested, and never guessed."""
 
 import asyncio
 import json
@@ -103,7 +103,7 @@ def from_proxy(token: str = "good") -> Request:
     return Request({"type": "http", "headers": [(b"authorization", f"Bearer {token}".encode())]})
 
 
-def test_rights_that_cannot_be_asked_for_are_not_taken_as_missing(
+def test_rights_that_cannot_be_requested_are_not_shown_as_missing(
     gate: ClusterGate, reviews: Any, now_s: list[float]
 ):
     """While the API server restarts, each flow would be missing from the page, and for a minute after it."""
@@ -122,7 +122,7 @@ def test_rights_that_cannot_be_asked_for_are_not_taken_as_missing(
     assert visitor.namespaces is None
 
 
-def test_a_page_says_that_rights_cannot_be_asked_for(gate: ClusterGate, reviews: Any):
+def test_a_page_without_a_review_of_rights_names_the_reason(gate: ClusterGate, reviews: Any):
     reviews.is_away = True
     with served(FixedFlows(), gate=gate, routes=gate.routes) as console:
         for path in ("/", "/events?path=/"):
@@ -139,7 +139,7 @@ def test_a_page_says_that_rights_cannot_be_asked_for(gate: ClusterGate, reviews:
 
 
 def test_visitors_who_wait_for_one_review_share_it(gate: ClusterGate, reviews: Any):
-    """200 open pages of one user ask for the same rights at the same moment, once a minute."""
+    """200 open pages of one user request the same rights at the same time, once a minute."""
     reviews.delay_s = 0.2
 
     async def visit() -> None:
