@@ -243,7 +243,9 @@ class TaskSession:
         if leaves:
             await self._leave(list(self.copiers.values()))
         for copier in self.copiers.values():
-            copier.packer.clear()  # the next session keeps the partition for its counts
+            # Fetch responses arrive until its reader is closed: a marker in one would move the position past records that were
+            # fetched before it and not sent. The next session keeps the partition for its counts.
+            self._effects.apply(copier, copier.leave())
         for job in self._jobs:
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
