@@ -12,7 +12,7 @@ from typing import Any
 
 from mirrorflow_core.copying import error_actions
 from mirrorflow_core.copying.batch_packer import ANY_AGE_MS, NO_AGE_MS, Packer
-from mirrorflow_core.copying.partition import PartitionCopier
+from mirrorflow_core.copying.partition import CopierState, PartitionCopier
 from mirrorflow_core.copying.read_cursor import ReadCursor
 from mirrorflow_core.copying.transaction import TaskTransaction
 from mirrorflow_core.copying.transaction_requests import Commit, StorePositions
@@ -371,6 +371,22 @@ def _no_fence() -> tuple[Replaced, ...]:
 
 def _fenced_when_the_coordinator_has_responded() -> tuple[Replaced, ...]:
     return ((partition_start, "EndLookup", lambda **fields: EndLookup(**fields | {"is_fenced": True})),)
+
+
+def _leaving_partitions_read() -> tuple[Replaced, ...]:
+    original = PartitionCopier.fetched
+
+    def fetched(copier: PartitionCopier, *args: Any) -> Any:
+        state = copier.state
+        if state is not CopierState.LEAVING:
+            return original(copier, *args)
+        copier.state = CopierState.COPYING
+        try:
+            return original(copier, *args)
+        finally:
+            copier.state = state
+
+    return ((PartitionCopier, "fetched", fetched),)
 
 
 def _no_second_check() -> tuple[Replaced, ...]:
@@ -847,6 +863,12 @@ MUTANTS = (
         replaced=_lost_markers_are_awaited,
         scenarios=("offline",),
         is_quick=False,
+    ),
+    Mutant(
+        name="leaving partitions read",
+        rule="A partition that leaves takes nothing more: what follows the dropped records would count as copied.",
+        replaced=_leaving_partitions_read,
+        scenarios=("lost_positions",),
     ),
     Mutant(
         name="no second check",

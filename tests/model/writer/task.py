@@ -19,7 +19,7 @@ from mirrorflow_core.copying.effects import (
     Signal,
     StopPartition,
 )
-from mirrorflow_core.copying.partition import PartitionCopier, ResumeFacts
+from mirrorflow_core.copying.partition import CopierState, PartitionCopier, ResumeFacts
 from mirrorflow_core.copying.session import CopySession
 from mirrorflow_core.copying.transaction import TaskTransaction
 from mirrorflow_core.copying.transaction_requests import Now
@@ -51,6 +51,7 @@ DEPTH = 4
 BATCH_RECORDS = 5
 RESPONSE_BYTES = 1
 REQUEST_BYTES = 1 << 20
+LATE_FETCH_SHARE = 0.5  # of the copying partitions of a session that ends
 # With a slow target, the first transaction has some batches, and a connection accepts more than a transaction may have.
 SLOW_RECORD_BYTES = LEAST_BYTES // 12
 SLOW_DEPTH = 100
@@ -135,6 +136,7 @@ class Task:
             self.world.spawn(f"{name} commits", self._commit_all(), self.process),
         ]
         yield Until(lambda: bool(self.end_reason) or self.has_left or self.process.is_out)
+        self._end_partitions()
         for actor in actors:
             self.world.abandon(actor)
         self.close()
@@ -150,6 +152,21 @@ class Task:
                 link.connection.is_cut = True
                 if link.connection.actor is not None and self.random.random() < 0.3:
                     self.world.slow_down(link.connection.actor)
+
+    def _end_partitions(self) -> None:
+        """Has all partitions leave, as at the end of a session; responses to fetches arrive until the readers are closed."""
+        draw = random.Random(
+            self.world.steps
+        )  # not the world's: a response that is dropped changes nothing else
+        for copier in self.copiers:
+            asked = None
+            if copier.state is CopierState.COPYING and draw.random() < LATE_FETCH_SHARE:
+                cursor = copier.cursor
+                asked = FetchFrom(cursor.offset, cursor.leader_epoch, cursor.last_epoch, RESPONSE_BYTES)
+            self.apply(copier, copier.leave())
+            source = self.world.sources[copier.source]
+            if asked is not None and source.is_online and asked.offset != source.end:
+                self._fetch(copier, asked)
 
     def _end(self, reason: str | None) -> None:
         if reason and not self.end_reason:
@@ -261,7 +278,9 @@ class Task:
             if self._can_send(copier, link):
                 self._send(copier, link)
             elif self._can_fetch(copier, link):
-                self._fetch(copier)
+                request = copier.next_fetch(RESPONSE_BYTES)
+                assert request is not None
+                self._fetch(copier, request)
             else:
                 break
 
@@ -289,11 +308,9 @@ class Task:
         seen = ResumeFacts(link.is_connected, "", "", link.leader_epoch)
         self.apply(copier, copier.resumed(seen, self.world.now_ms))
 
-    def _fetch(self, copier: PartitionCopier) -> None:
+    def _fetch(self, copier: PartitionCopier, request: FetchFrom) -> None:
         """Fetches one batch, or offsets that consumers never receive."""
-        source, request = self.world.sources[copier.source], copier.next_fetch(RESPONSE_BYTES)
-        assert request is not None
-        offset = request.offset
+        source, offset = self.world.sources[copier.source], request.offset
         key, end = FetchKey(copier.topic.encode(), copier.partition), source.end
         records: Any = []
         error, diverging = NONE, None
