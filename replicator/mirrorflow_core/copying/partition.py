@@ -212,6 +212,7 @@ class PartitionCopier:
             events.append(("fetched", response[1:7], len(response.records), response[8:], asked_offset))
         if not is_usual:
             return self._fetch_refused(response)
+        assert self.packer or self.cursor.offset <= stream.next_offset, "what was read is queued or sent"
         try:
             self.counts.note_skipped(self.cursor.take(response, self.packer, stream, log))
         except CorruptBatchError as error:

@@ -56,8 +56,8 @@ def run(scenario: Scenario, *, seed: int | None = None, choices: tuple[int, ...]
         _run_with_faults(world, scenario)
         _settle(world)
         _finish(world)
-    except _StuckError as stuck:
-        broken.append(str(stuck))
+    except (_StuckError, AssertionError) as error:  # an assertion of the product is a rule, too
+        broken.append(str(error))
     broken += judge(world)
     if scenario.is_quiet:
         broken += [

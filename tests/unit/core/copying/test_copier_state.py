@@ -8,6 +8,7 @@ import pytest
 from mirrorflow_core.copying.effects import Effects, Signal
 from mirrorflow_core.copying.partition import LEGAL_STATES, CopierState, PartitionCopier
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError, UnreachableError
+from mirrorflow_core.wire.fetch import FetchKey, PartitionFetchResponse
 from tests.unit.core.copying.stubs import begun_copier, new_copier, new_session, records_of, resume
 from tests.unit.core.copying.test_batch_packer import TIMESTAMP_MS
 from tests.unit.core.wire.strategies import batch_of
@@ -198,3 +199,20 @@ def test_an_illegal_transition_is_refused(before: CopierState, after: CopierStat
 
     with pytest.raises(AssertionError, match=f"{before.value} became {after.value}"):
         copier._become(after)
+
+
+def test_a_queue_that_was_emptied_from_outside_is_detected_at_the_next_fetch_response() -> None:
+    """What is skipped next would move the position over the records that were dropped."""
+    copier = copying()
+    batches = [batch_of(records_of(TIMESTAMP_MS), base_offset=100 + 3 * number) for number in range(2)]
+    first, second = (
+        PartitionFetchResponse(
+            FetchKey(b"orders", 2), 0, 106, 106, 0, (), -1, memoryview(bytearray(batch.data))
+        )
+        for batch in batches
+    )
+    copier.fetched(first, 100)
+    copier.packer.clear()
+
+    with pytest.raises(AssertionError, match="what was read is queued or sent"):
+        copier.fetched(second, 103)
