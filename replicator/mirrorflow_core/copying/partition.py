@@ -87,7 +87,7 @@ from mirrorflow_core.wire.error_codes import (
 )
 from mirrorflow_core.wire.fetch import FetchFrom, PartitionFetchResponse
 from mirrorflow_core.wire.produce import BatchLimit, Buffer
-from mirrorflow_core.writer.flow_plan import TopicIds, WritePoint
+from mirrorflow_core.writer.flow_plan import TopicIds, WritePoint, was_recreated
 from mirrorflow_core.writer.position import WriteMode
 from mirrorflow_core.writer.stream import Span, Stream
 from mirrorflow_core.writer.write_mode import ChangeMode
@@ -557,7 +557,7 @@ class PartitionCopier:
 
     def reads_topic(self, topic_id: str) -> bool:
         """Returns whether the source topic with *topic_id* may be the one that it reads, not another of the same name."""
-        return self.map_stream is None or not _was_recreated(self.map_stream.source_topic_id, topic_id)
+        return self.map_stream is None or not was_recreated(self.map_stream.source_topic_id, topic_id)
 
     def source_leader_seen(self, epoch: int) -> Effects:
         """The metadata has a leader of the source partition, with leader *epoch*."""
@@ -619,9 +619,9 @@ class PartitionCopier:
     def _end_reason(self, seen: ResumeFacts) -> str | None:
         """Returns why it cannot continue in this session; None if it can."""
         ids = self.session.start.topic_ids.get(self.topic, TopicIds())
-        if _was_recreated(ids.source, seen.source_topic_id):
+        if was_recreated(ids.source, seen.source_topic_id):
             return f"topic {self.topic} was created again"
-        if _was_recreated(ids.target, seen.target_topic_id):
+        if was_recreated(ids.target, seen.target_topic_id):
             return f"topic {self.target_topic} was created again"
         has_new_leader = seen.target_epoch > self.target_epoch
         return self.uncertain.end_reason(
@@ -869,8 +869,3 @@ class PartitionCopier:
     def count_failed_start(self) -> None:
         """Counts a session which may leave it out once more, until it begins."""
         self.failed_starts += 1
-
-
-def _was_recreated(known_id: str, present_id: str) -> bool:
-    """Returns whether a topic has another id than before; "" is an unknown one."""
-    return bool(known_id and present_id) and known_id != present_id

@@ -44,6 +44,11 @@ class TopicIds(NamedTuple):
     copy: str = ""
 
 
+def was_recreated(known_id: str, present_id: str) -> bool:
+    """Returns whether a topic has another id (or a copy another name) than before; "" is unknown."""
+    return bool(known_id and present_id) and known_id != present_id
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowPlan:
     """What a process wants to own: `assignment` has the partitions of each task.

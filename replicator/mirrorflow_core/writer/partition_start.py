@@ -32,6 +32,7 @@ from mirrorflow_core.writer.flow_plan import (
     SourceLoss,
     TopicIds,
     WritePoint,
+    was_recreated,
 )
 from mirrorflow_core.writer.position import WriteMode, WriterPosition
 from mirrorflow_core.writer.transaction_log import SEQUENCES
@@ -66,11 +67,11 @@ def start_of_partition(
         source_start, log_end = yield (ReadSourceStart(partition), ReadEnd(partition))
         return PartitionStart(_first_point(source_start, log_end))
     ids = plan.topic_ids.get(partition.topic, TopicIds())
-    if _was_recreated(position.target_topic, ids.copy):
+    if was_recreated(position.target_topic, ids.copy):
         # The flow's naming has changed. The other topic keeps what it has.
         log_end = yield from ask(ReadEnd(partition))
         return PartitionStart(_point(position.next_source_offset, position, log_end))
-    if _was_recreated(position.target_topic_id, ids.target):
+    if was_recreated(position.target_topic_id, ids.target):
         return (yield from _start_in_new_target(plan, producers, partition, position))
     looked_up = yield from _fenced_lookup(producers, position)
     if looked_up is None:
@@ -195,7 +196,7 @@ def _start_in_source(
     if not plan.reads_source:
         return PartitionStart(point)
     partition, wanted, epoch = position.topic_partition, point.next_source_offset, point.source_epoch
-    if _was_recreated(position.source_topic_id, plan.topic_ids.get(position.topic, TopicIds()).source):
+    if was_recreated(position.source_topic_id, plan.topic_ids.get(position.topic, TopicIds()).source):
         first: SourceStart = yield from ask(ReadSourceStart(partition, from_beginning=True))
         loss = SourceLoss(wanted, first.offset, PartitionProblem.SOURCE_CREATED_AGAIN)
         unknown = replace(position, source_epoch=UNKNOWN, epochs=())
@@ -277,10 +278,6 @@ def _has_replaced(position: WriterPosition, producers: Mapping[str, Producer]) -
     return position.writer is not None and any(
         producer.transactional_id != name for name, producer in producers.items()
     )
-
-
-def _was_recreated(known: str, present: str) -> bool:
-    return bool(known and present) and known != present
 
 
 def _start_in_new_target(

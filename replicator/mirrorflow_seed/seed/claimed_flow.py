@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from mirrorflow_core.errors import ClusterError, MirrorFlowError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings, StartPosition
+from mirrorflow_core.writer.flow_plan import was_recreated
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import consumed_batches
@@ -166,13 +167,13 @@ class ClaimedFlow:
 
     def _is_of_deleted_topic(self, position: WriterPosition) -> bool:
         """Returns whether a topic of *position*, on either side, was created again since it was stored."""
-        return self._is_of_deleted_copy(position) or _was_recreated(
+        return self._is_of_deleted_copy(position) or was_recreated(
             position.source_topic_id, self.source.metadata.topic_id(position.topic)
         )
 
     def _is_of_deleted_copy(self, position: WriterPosition) -> bool:
         """Returns whether the copy was created again: that in *position*, as a flow continues in another one if its naming changes."""
-        return _was_recreated(position.target_topic_id, self.target.metadata.topic_id(position.target_topic))
+        return was_recreated(position.target_topic_id, self.target.metadata.topic_id(position.target_topic))
 
     async def store_starts(self, ranges: Iterable[SeedRange]) -> None:
         """Stores the start offsets of partitions that were never copied.
@@ -248,7 +249,3 @@ class ClaimedFlow:
             if batch.count:
                 return True
         return False
-
-
-def _was_recreated(known_id: str, present_id: str) -> bool:
-    return bool(known_id and present_id) and known_id != present_id
