@@ -106,7 +106,7 @@ class SchemaWait:
             ids,
             waited_s=waited_s,
             limit_s=self._limit_s,
-            may_ask=not self._known.problem or now_s >= self._known.unasked_until_s,
+            may_ask=self._known.problem is None or now_s >= self._known.unasked_until_s,
         )
         if decision is not FetchDecision.HOLD:
             if decision is FetchDecision.COPY_UNSEEN:
@@ -128,7 +128,7 @@ class SchemaWait:
     @property
     def warnings(self) -> tuple[str, ...]:
         """A sentence if records have waited for long, or do not wait."""
-        if self._known.problem:
+        if self._known.problem is not None:
             return (f"Records do not wait for their schemas: {self._known.problem}",)
         now_s = self._monotonic()
         late = {

@@ -43,12 +43,12 @@ class KnownSchemas:
     """What the sessions of a task know of schemas: ids that no record waits for, and whether registries answer."""
 
     ids: set[int] = field(default_factory=set)
-    problem: str = ""  # why no record waits; empty: the registries answer
+    problem: str | None = None  # why no record waits; None: the registries answer
     unasked_until_s: float = 0.0  # monotonic clock; while there is a problem
 
     def note_response(self) -> None:
         """Notes that the registries answer."""
-        self.problem = ""
+        self.problem = None
 
     def note_no_response(self, problem: str, unasked_until_s: float) -> None:
         """Notes why the registries do not answer, and until when no record waits for them."""
