@@ -41,7 +41,8 @@ from mirrorflow_replicator.connectors.internal_topics import (
     internal_topics_of_source,
 )
 from mirrorflow_replicator.connectors.load_balancing import LoadBalancer
-from mirrorflow_replicator.connectors.topic_sync import Arrangement, RetentionWriter, TopicSync
+from mirrorflow_replicator.connectors.retention_writer import RetentionWriter
+from mirrorflow_replicator.connectors.topic_sync import Arrangement, TopicSync
 from mirrorflow_replicator.process import now_ms
 
 OnAssignment = Callable[[Assignment], Awaitable[None]]

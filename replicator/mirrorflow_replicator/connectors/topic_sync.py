@@ -2,35 +2,19 @@
 
 `mirrorflow_core.topics.topic_configs` makes the plans. Each pass reads both clusters again and is safe to repeat, also by two processes at
 once. What fails for one topic is a message in the result, and the others continue; only errors of a whole cluster are raised.
-
-`RetentionWriter` holds the retention of target topics during bulk jobs, and restores it (`mirrorflow_core.topics.retention_hold` decides).
-Guarantees: a topic's settings are in the identity topic before they are changed; nothing is restored while another job's lease
-runs; a step that was done twice, or interrupted by a kill, does no harm.
 """
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from mirrorflow_core.errors import ClusterError, NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.topics.retention_hold import (
-    FOR_EVER,
-    LEASE_S,
-    OVER_MS,
-    RESTORED_MS,
-    RETENTION,
-    Hold,
-    RetentionLease,
-    changed,
-    restoring,
-)
+from mirrorflow_core.topics.retention_hold import RETENTION
 from mirrorflow_core.topics.same_cluster import same_cluster_refusal, same_cluster_warning
 from mirrorflow_core.topics.topic_configs import (
-    ConfigChange,
     ConfigEntry,
     NewTopicPlan,
     TopologyPlan,
@@ -49,8 +33,7 @@ from mirrorflow_core.wire.error_codes import (
 )
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.topics import alter_to_accepted_settings, create_with_accepted_settings
-from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.identity_topic import HoldLog
+from mirrorflow_kafka.client.cluster import Cluster, chunks
 from mirrorflow_replicator.config.plugins import make_config_rules
 
 log = logging.getLogger("mirrorflow.worker")
@@ -202,23 +185,27 @@ class TopicSync:
         refused: list[ClusterError] = []
         on_target = _sizes(self._target)
         present = [topic for topic, name in sorted(names.items()) if name in on_target]
-        for topics in _chunks(present):
+        for topics in chunks(present, TOPICS_PER_REQUEST):
+            some = {topic: names[topic] for topic in topics}
             try:
-                warnings += await self._sync_some({topic: names[topic] for topic in topics}, held, refused)
+                source, target = await asyncio.gather(
+                    admin.try_describe_topic_configs(self._source, list(some)),
+                    admin.try_describe_topic_configs(self._target, list(some.values())),
+                )
+                warnings += await self._sync_some(some, source.configs, target.configs, held)
             except UnsupportedBrokerError as error:
                 return (f"Topic settings are not synchronised: {error}",)
+            refused += [*source.refused.values(), *target.refused.values()]
         return (*_of_topics("Topic settings are not synchronised", refused), *warnings)
 
     async def _sync_some(
-        self, names: Mapping[str, str], held: Collection[str], refused: list[ClusterError]
+        self,
+        names: Mapping[str, str],
+        source: Mapping[str, Collection[ConfigEntry]],
+        target: Mapping[str, Collection[ConfigEntry]],
+        held: Collection[str],
     ) -> list[str]:
-        """Copies the settings of *names*; adds to *refused* why those of some topics cannot be read."""
-        described = await asyncio.gather(
-            admin.try_describe_topic_configs(self._source, list(names)),
-            admin.try_describe_topic_configs(self._target, list(names.values())),
-        )
-        refused += [error for side in described for error in side.refused.values()]
-        source, target = (side.configs for side in described)
+        """Copies the settings *source* of topics to their copies, which have *target*; returns messages for what was not done."""
         changes = changes_by_copy(names, source, target, self._rules)
         for name in changes.keys() & held:
             changes[name] = tuple(change for change in changes[name] if change.name not in RETENTION)
@@ -250,29 +237,28 @@ class TopicSync:
 
     async def _creation_configs(
         self, topics: Sequence[str]
-    ) -> tuple[dict[str, Collection[ConfigEntry]], list[str], dict[str, str]]:
+    ) -> tuple[Mapping[str, Collection[ConfigEntry]], list[str], dict[str, str]]:
         """Returns the settings of new topics, warnings, and a message for each topic that is not to be created yet."""
-        configs: dict[str, Collection[ConfigEntry]] = {}
-        denied: list[ClusterError] = []
-        undescribed: dict[str, str] = {}
-        for some in _chunks(topics):
-            try:
-                described = await admin.try_describe_topic_configs(self._source, some)
-            except UnsupportedBrokerError as error:
-                return configs, [f"New topics get the target's default settings: {error}"], {}
-            configs |= described.configs
-            for topic, refusal in described.refused.items():
-                if isinstance(refusal, NotAuthorizedError):
-                    # A copy with the target's defaults is better than none; a settings pass corrects it when it may.
-                    denied.append(refusal)
-                else:
-                    undescribed[topic] = f"Topic {topic} has no copy yet: {refusal}"
+        try:
+            described = await admin.try_describe_topic_configs(self._source, topics)
+        except UnsupportedBrokerError as error:
+            return {}, [f"New topics get the target's default settings: {error}"], {}
+        # A copy with the target's defaults is better than none; a settings pass corrects it when it may.
+        denied = {t: error for t, error in described.refused.items() if isinstance(error, NotAuthorizedError)}
+        undescribed = {
+            topic: f"Topic {topic} has no copy yet: {error}"
+            for topic, error in described.refused.items()
+            if topic not in denied
+        } | {
             # A broker that lags behind the one that has listed the topic; or the topic is deleted, and not listed again.
-            for topic in described.unknown:
-                undescribed[topic] = (
-                    f"Topic {topic} has no copy yet: a broker of {self._source.alias} does not know it."
-                )
-        return configs, _of_topics("New topics get the target's default settings", denied), undescribed
+            topic: f"Topic {topic} has no copy yet: a broker of {self._source.alias} does not know it."
+            for topic in described.unknown
+        }
+        return (
+            described.configs,
+            _of_topics("New topics get the target's default settings", [*denied.values()]),
+            undescribed,
+        )
 
     async def _carry_out(
         self, plan: TopologyPlan, undescribed: Mapping[str, str]
@@ -360,97 +346,3 @@ def _of_topics(what: str, errors: Sequence[ClusterError]) -> list[str]:
         return []
     more = f" The same holds for {len(errors) - 1} more." if len(errors) > 1 else ""
     return [f"{what}: {errors[0]}{more}"]
-
-
-def _chunks(topics: Iterable[str]) -> Iterator[list[str]]:
-    names = list(topics)
-    return (names[begin : begin + TOPICS_PER_REQUEST] for begin in range(0, len(names), TOPICS_PER_REQUEST))
-
-
-class RetentionWriter:
-    """Retention holds on one flow's target topics. Methods read *log* again where its newest state matters."""
-
-    def __init__(self, target: Cluster, log: HoldLog, *, now_ms: Callable[[], int]) -> None:
-        self._target = target
-        self._log = log
-        self._now_ms = now_ms
-
-    async def hold(self, holder: str, before: Mapping[str, Mapping[str, str | None]]) -> tuple[str, ...]:
-        """Holds the topics of *before* until `give_up`; returns messages for what was refused. Raises ClusterError."""
-        known = await self._log.read()
-        holds = [
-            # A topic that is held already shows the other hold's value; what it had before that one counts.
-            Hold(holder=holder, topic=topic, before={**values, **known.before(topic)})
-            for topic, values in sorted(before.items())
-        ]
-        if not holds:
-            return ()
-        now_ms = self._now_ms()
-        await self._log.write(
-            [*holds, RetentionLease(holder=holder, until_ms=now_ms + round(1000 * LEASE_S))], now_ms=now_ms
-        )
-        return await self.renew(holder, {hold.topic: tuple(hold.before) for hold in holds})
-
-    async def renew(self, holder: str, settings: Mapping[str, Collection[str]]) -> tuple[str, ...]:
-        """Extends the lease of *holder* on *settings* by topic, and sets again what was changed.
-
-        Raises ClusterError. A value that a user set meanwhile is held as well, and noted: it is what will be restored.
-        """
-        now_ms = self._now_ms()
-        lease = RetentionLease(holder=holder, until_ms=now_ms + round(1000 * LEASE_S))
-        holds = await self._log.write([lease], now_ms=now_ms)
-        configs, unread, _ = await admin.try_describe_topic_configs(self._target, sorted(settings))
-        changed_by_others = {
-            topic: changed(configs.get(topic, ()), names, holds.before(topic))
-            for topic, names in settings.items()
-        }
-        if any(changed_by_others.values()):
-            noted = [
-                Hold(holder=holder, topic=t, before=before, is_change=True)
-                for t, before in changed_by_others.items()
-                if before
-            ]
-            await self._log.write(noted, now_ms=now_ms)
-        changes = {
-            topic: [ConfigChange(name=name, value=FOR_EVER) for name in names]
-            for topic, names in settings.items()
-            if any(entry.name in names and entry.value != FOR_EVER for entry in configs.get(topic, ()))
-        }
-        return await self._alter(changes, unread, "cannot be held")
-
-    async def give_up(self, holders: Iterable[str]) -> None:
-        """Ends the leases of *holders*; `settle` restores the settings. Raises ClusterError."""
-        over = [RetentionLease(holder=holder, until_ms=OVER_MS) for holder in sorted(holders)]
-        await self._log.write(over, now_ms=self._now_ms())
-
-    async def settle(self) -> tuple[str, ...]:
-        """Restores what is no longer held; returns messages for what was refused. Raises ClusterError."""
-        began_s = time.monotonic()  # a renewal that is written later is not read
-        holds = await self._log.read()
-        holders, topics = holds.over(began_s)
-        if not holders:
-            return ()
-        configs, unread, _ = await admin.try_describe_topic_configs(self._target, sorted(topics))
-        changes = {topic: restoring(entries, holds.before(topic)) for topic, entries in configs.items()}
-        refused = await self._alter(changes, unread, "cannot be restored")
-        if not refused:
-            over = [RetentionLease(holder=holder, until_ms=RESTORED_MS) for holder in sorted(holders)]
-            await self._log.write(over, now_ms=self._now_ms())
-        return refused
-
-    async def held(self) -> frozenset[str]:
-        """Returns the target topics whose retention must be left alone. Raises ClusterError."""
-        began_s = time.monotonic()
-        return (await self._log.read()).active(began_s)
-
-    async def _alter(
-        self, changes: Mapping[str, Collection[ConfigChange]], unread: Mapping[str, ClusterError], what: str
-    ) -> tuple[str, ...]:
-        """Makes *changes*; returns a message that begins with *what* for each refused topic, and each whose settings are *unread*."""
-        wanted = {topic: tuple(of_topic) for topic, of_topic in changes.items() if of_topic}
-        results = await admin.alter_topic_configs(self._target, wanted) if wanted else {}
-        refused = {topic: f"{refusal}." for topic, refusal in results.items() if refusal is not None}
-        refused |= {topic: str(error) for topic, error in unread.items()}
-        return tuple(
-            f"The retention of target topic {topic} {what}: {why}" for topic, why in sorted(refused.items())
-        )

@@ -1,6 +1,6 @@
 """Suspends target retention that would delete seeded records while a job runs, and restores it afterwards.
 
-The flow's decision log records the changed settings (`mirrorflow_replicator.connectors.topic_sync`), so
+The flow's decision log records the changed settings (`mirrorflow_replicator.connectors.retention_writer`), so
 that the connector restores them after a killed job.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
 from mirrorflow_core.topics.retention_hold import MARGIN_MS, limit_of, would_delete
 from mirrorflow_kafka.admin import admin
-from mirrorflow_replicator.connectors.topic_sync import RetentionWriter
+from mirrorflow_replicator.connectors.retention_writer import RetentionWriter
 from mirrorflow_replicator.process import now_ms
 from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
 from mirrorflow_seed.seed.seed_plan import SeedRange

@@ -15,7 +15,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.identity_topic import HoldLog
-from mirrorflow_replicator.connectors.topic_sync import RetentionWriter
+from mirrorflow_replicator.connectors.retention_writer import RetentionWriter
 from mirrorflow_replicator.process import now_ms
 from mirrorflow_seed.errors import ForeignRecordsError, JobFailedError
 from mirrorflow_seed.job_report import JobPhase, SeedReport

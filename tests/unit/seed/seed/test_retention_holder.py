@@ -18,8 +18,8 @@ from mirrorflow_kafka.admin.topics import DescribedConfigs
 from mirrorflow_kafka.client.metadata import Metadata
 from mirrorflow_kafka.stores import identity_topic
 from mirrorflow_kafka.stores.identity_topic import HoldLog
-from mirrorflow_replicator.connectors import topic_sync
-from mirrorflow_replicator.connectors.topic_sync import RetentionWriter
+from mirrorflow_replicator.connectors import retention_writer
+from mirrorflow_replicator.connectors.retention_writer import RetentionWriter
 from mirrorflow_seed.errors import EXIT_DONE
 from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
 from mirrorflow_seed.seed.retention_holder import RetentionHolder
@@ -143,7 +143,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> TargetStub:
     target = TargetStub()
     clock = SimpleNamespace(monotonic=lambda: target.now_s)
     monkeypatch.setattr(identity_topic, "time", clock, raising=False)
-    monkeypatch.setattr(topic_sync, "time", clock, raising=False)
+    monkeypatch.setattr(retention_writer, "time", clock, raising=False)
     monkeypatch.setattr(identity_topic, "append", target.append)
     monkeypatch.setattr(admin, "describe_topic_configs", target.describe_all)
     monkeypatch.setattr(admin, "try_describe_topic_configs", target.try_describe)
