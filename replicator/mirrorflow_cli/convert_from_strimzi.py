@@ -38,7 +38,8 @@ from mirrorflow_core.java.patterns import compile_patterns
 from mirrorflow_core.java.properties import PropertyReader, read_list
 from mirrorflow_core.java.security_keys import verdict
 from mirrorflow_operator.api.spec import ClusterSpec
-from mirrorflow_operator.plan.properties import POD_LAYOUT, security_properties
+from mirrorflow_operator.plan.client_properties import security_properties
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 from mirrorflow_replicator.config import clients
 from mirrorflow_replicator.config.connector_properties import require_source_alias
 

@@ -18,7 +18,7 @@ from mirrorflow_core.switchover.record import SwitchoverLimits
 from mirrorflow_operator.api.mirror_pair import Hook, LoadedPair, load_pair
 from mirrorflow_operator.api.spec import Authentication, MirrorFlow
 from mirrorflow_operator.errors import InvalidSpecError
-from mirrorflow_operator.plan.properties import SecretLayout
+from mirrorflow_operator.plan.secret_layout import SecretLayout
 from mirrorflow_replicator.switchover.hook_jobs import HookJobSettings
 from mirrorflow_replicator.switchover.hooks import HookSettings, SwitchoverHook
 from mirrorflow_replicator.switchover.network_policy_fence import FencePolicy, NetworkFenceSettings

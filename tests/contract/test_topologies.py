@@ -11,7 +11,7 @@ from mirrorflow_cli.commands.convert import converted, yaml_text
 from mirrorflow_cli.commands.export import exported, text
 from mirrorflow_cli.java_flow import ConversionFindings
 from mirrorflow_operator.api.load import load_flow
-from mirrorflow_operator.plan.properties import POD_LAYOUT
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 from tests.unit.cli.effective_settings import effective
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

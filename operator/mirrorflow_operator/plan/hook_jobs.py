@@ -23,7 +23,7 @@ from mirrorflow_operator.plan.pod_template import (
     resources_of,
     scheduling,
 )
-from mirrorflow_operator.plan.properties import POD_LAYOUT
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 
 HOOK_JOBS_FILE: Final = "hook-jobs.json"  # in the ConfigMap of a Switchover
 ID_ANNOTATION: Final = "mirrorflow.io/switchover-id"

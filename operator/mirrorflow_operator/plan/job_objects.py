@@ -23,11 +23,9 @@ from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.drift import content_hash
 from mirrorflow_operator.plan.job_properties import job_properties
-from mirrorflow_operator.plan.pod_template import (
-    WORKER_FILE,
-    pod_field_variable,
-)
-from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan, plan_all
+from mirrorflow_operator.plan.pod_template import WORKER_FILE, pod_field_variable
+from mirrorflow_operator.plan.properties import ConnectorPlan, plan_all
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 from mirrorflow_operator.plan.spark_applications import (
     APPLICATION,
     SCHEDULED_APPLICATION,

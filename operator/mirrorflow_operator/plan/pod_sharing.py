@@ -19,7 +19,7 @@ from mirrorflow_core.replication_policy import worker_topic
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.workloads import Connector, ConnectorKind, Connectors
 from mirrorflow_operator.plan import names
-from mirrorflow_operator.plan.properties import POD_LAYOUT, PROVIDER
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT, PROVIDER
 
 CONNECTOR_FILE: Final = "connector.properties"  # the file of a connector that has its own pod
 _SUFFIX: Final = ".properties"

@@ -37,8 +37,9 @@ from mirrorflow_operator.plan.pod_sharing import (
     internal_listener,
     keystore_properties,
 )
-from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan
+from mirrorflow_operator.plan.properties import ConnectorPlan
 from mirrorflow_operator.plan.rollouts import MODES, Shape
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 
 CONFIG_FOLDER: Final = "/etc/mirrorflow"
 WORKER_FILE: Final = "worker.properties"

@@ -38,7 +38,8 @@ from mirrorflow_operator.plan.pod_template import (
     with_requests,
 )
 from mirrorflow_operator.plan.prepared_objects import digests_of, objects_text
-from mirrorflow_operator.plan.properties import POD_LAYOUT, ConnectorPlan, active_kinds, plan_all
+from mirrorflow_operator.plan.properties import ConnectorPlan, active_kinds, plan_all
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 from mirrorflow_operator.plan.spark_pods import PROGRESS_PORT, TERMINATION_FILE
 
 SWITCHOVER_CONTAINER: Final = "switchover"

@@ -20,7 +20,7 @@ from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.job_objects import job_objects, without_blocked_jobs, without_source_pods
 from mirrorflow_operator.plan.pod_sharing import Pods, connectors_by_pod
-from mirrorflow_operator.plan.properties import POD_LAYOUT, active_kinds, plan
+from mirrorflow_operator.plan.properties import active_kinds, plan
 from mirrorflow_operator.plan.rollouts import (
     Shape,
     has_pod_defaults,
@@ -28,6 +28,7 @@ from mirrorflow_operator.plan.rollouts import (
     postponed_connectors,
     with_kept_pods,
 )
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 from mirrorflow_operator.plan.spark_run import SparkDefaults
 from mirrorflow_operator.reconcile.observe import ObservedFlow
 from mirrorflow_operator.settings import Settings

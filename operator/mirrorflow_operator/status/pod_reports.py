@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from mirrorflow_operator.api.status import RunCost, SeedPartitions, WindowCounts
 from mirrorflow_operator.api.timestamps import parse_timestamp
-from mirrorflow_operator.plan.properties import POD_LAYOUT
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 from mirrorflow_operator.plan.spark_run import COMMANDS, RunKind
 from mirrorflow_operator.status.conditions import bounded
 

@@ -23,7 +23,8 @@ from mirrorflow_core.java.properties import format_properties
 from mirrorflow_core.settings import CONFIG_EXCLUDE, GROUPS_EXCLUDE, REGISTRY_PREFIX, TOPICS_EXCLUDE
 from mirrorflow_operator.api.spec import InitialPosition, MirrorFlow, Side, State
 from mirrorflow_operator.api.workloads import ConnectorKind
-from mirrorflow_operator.plan.properties import PROVIDER, Plan, SecretLayout, plan_all
+from mirrorflow_operator.plan.properties import Plan, plan_all
+from mirrorflow_operator.plan.secret_layout import PROVIDER, SecretLayout
 
 _ISOLATION = "source.consumer.isolation.level"
 _HEARTBEATS = "emit.heartbeats.enabled"

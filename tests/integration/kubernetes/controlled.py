@@ -15,7 +15,8 @@ from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.job_objects import job_objects, without_source_pods
-from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
+from mirrorflow_operator.plan.properties import plan
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 from mirrorflow_operator.plan.spark_run import Runs, SparkDefaults
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import Written

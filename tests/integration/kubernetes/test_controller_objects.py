@@ -12,8 +12,9 @@ import pytest
 
 from mirrorflow_operator.api.load import parse_flow, read_document
 from mirrorflow_operator.plan.connector_objects import objects
-from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
+from mirrorflow_operator.plan.properties import plan
 from mirrorflow_operator.plan.rollouts import DEFAULTS_ANNOTATION
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 from mirrorflow_operator.reconcile.object_writer import with_owner
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer, Written

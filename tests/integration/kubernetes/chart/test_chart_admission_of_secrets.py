@@ -14,7 +14,7 @@ import yaml
 from mirrorflow_operator.api.crd import MIRROR_FLOWS, schema
 from mirrorflow_operator.api.load import parse_flow
 from mirrorflow_operator.errors import OperatorError
-from mirrorflow_operator.plan.properties import POD_LAYOUT
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError

@@ -318,7 +318,7 @@ def test_an_upgrade_reuses_the_values_of_an_earlier_chart(tmp_path: Path):
 
 def test_the_secrets_policy_contains_the_mount_path_of_secrets():
     """The chart's policy and the Python code both contain the folder."""
-    from mirrorflow_operator.plan.properties import POD_LAYOUT
+    from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 
     policy = _object(_rendered_in("own"), "ValidatingAdmissionPolicy", f"{NAMESPACE}-{OPERATOR}-secrets")
 

@@ -21,7 +21,8 @@ from mirrorflow_core.setting_table import KEYS, Scope
 from mirrorflow_operator.api.load import load_flow, parse_flow
 from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.api.workloads import ConnectorKind
-from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout, plan
+from mirrorflow_operator.plan.properties import plan
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT, SecretLayout
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
 from tests.unit.cli.effective_settings import effective, emitting
 from tests.unit.cli.mm2_blocks import BLOCKS

@@ -11,7 +11,8 @@ from mirrorflow_cli.commands.convert import converted, report
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.java_flow import ConversionFindings
 from mirrorflow_operator.api.load import parse_flow
-from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
+from mirrorflow_operator.plan.properties import plan
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 
 V1BETA2 = """
 apiVersion: kafka.strimzi.io/v1beta2

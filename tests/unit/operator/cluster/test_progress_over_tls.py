@@ -22,7 +22,8 @@ from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
-from mirrorflow_operator.plan.properties import POD_LAYOUT, SecretLayout, plan
+from mirrorflow_operator.plan.properties import plan
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT, SecretLayout
 from mirrorflow_operator.status.pod_reports import PollFailure, Reading
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.worker_properties import load_distributed, load_standalone

@@ -15,7 +15,7 @@ from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.pod_sharing import Pods, connectors_by_pod, connectors_in
 from mirrorflow_operator.plan.pod_template import WORKER_FILE
-from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
+from mirrorflow_operator.plan.properties import plan
 from mirrorflow_operator.plan.rollouts import (
     ObservedDeployment,
     Shape,
@@ -24,6 +24,7 @@ from mirrorflow_operator.plan.rollouts import (
     postponed_connectors,
     reasons_to_roll,
 )
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 from mirrorflow_operator.status.observation import Observation, has_outdated_pods, is_rolling
 from mirrorflow_operator.status.pod_failures import workload_name
 from mirrorflow_operator.status.pod_reports import SideReachability, SideSummary

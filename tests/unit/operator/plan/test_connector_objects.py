@@ -19,8 +19,9 @@ from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.pod_sharing import CONNECTOR_FILE, POD_IP
 from mirrorflow_operator.plan.pod_template import WORKER_FILE
-from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
+from mirrorflow_operator.plan.properties import plan
 from mirrorflow_operator.plan.rollouts import HASH_ANNOTATION, reasons_to_roll
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 from mirrorflow_replicator.config.worker_properties import load_distributed
 from tests.harness.goldens import check_golden, object_differences, yaml_text
 

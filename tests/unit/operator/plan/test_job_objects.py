@@ -20,7 +20,8 @@ from mirrorflow_operator.plan import spark_run
 from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.job_objects import job_objects, without_blocked_jobs, without_source_pods
-from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
+from mirrorflow_operator.plan.properties import plan
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 from mirrorflow_operator.plan.spark_run import Runs, SparkDefaults
 from mirrorflow_seed import errors, kubernetes_backend
 from mirrorflow_seed.settings import POD_TEMPLATE_KEY, FlowFiles, job_of, load_job

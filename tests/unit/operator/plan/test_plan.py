@@ -13,7 +13,8 @@ from mirrorflow_core.java.properties import format_properties
 from mirrorflow_core.settings import LossPolicy, StartPosition
 from mirrorflow_operator.api.load import load_flow
 from mirrorflow_operator.plan.names import topic_selection_of
-from mirrorflow_operator.plan.properties import POD_LAYOUT, Plan, plan
+from mirrorflow_operator.plan.properties import Plan, plan
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.worker_properties import load_standalone
 

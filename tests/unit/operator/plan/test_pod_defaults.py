@@ -9,8 +9,9 @@ import pytest
 from mirrorflow_operator.api.load import load_flow
 from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
-from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
+from mirrorflow_operator.plan.properties import plan
 from mirrorflow_operator.plan.rollouts import DEFAULTS_ANNOTATION, HASH_ANNOTATION, with_kept_pods
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 from tests.unit.operator.observations import EXAMPLES, mirror_flow
 
 SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"

@@ -11,8 +11,9 @@ from mirrorflow_operator.plan.connector_objects import objects
 from mirrorflow_operator.plan.drift import Object
 from mirrorflow_operator.plan.job_objects import job_objects
 from mirrorflow_operator.plan.pod_template import CONTAINER_SECURITY
-from mirrorflow_operator.plan.properties import POD_LAYOUT, plan
+from mirrorflow_operator.plan.properties import plan
 from mirrorflow_operator.plan.rollouts import reasons_to_roll
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 from mirrorflow_operator.plan.spark_pods import EXECUTOR_FILE
 from mirrorflow_operator.plan.spark_run import Runs, SparkDefaults
 from tests.unit.operator.observations import document, mirror_flow

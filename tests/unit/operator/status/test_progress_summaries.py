@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mirrorflow_core.reports import GroupsReport, SideReport
-from mirrorflow_operator.plan.properties import POD_LAYOUT
+from mirrorflow_operator.plan.secret_layout import POD_LAYOUT
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.pod_reports import (
     BODY_MAX_BYTES,
