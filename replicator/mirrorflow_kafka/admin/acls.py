@@ -13,7 +13,8 @@ from mirrorflow_core.errors import ClusterError, NotAuthorizedError
 from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
 from mirrorflow_core.wire import error_codes
 from mirrorflow_core.wire.error_codes import BrokerRefusal
-from mirrorflow_kafka.admin.topics import describe_broker_configs, topic_operations
+from mirrorflow_kafka.admin.configs import describe_broker_configs
+from mirrorflow_kafka.admin.topics import topic_operations
 from mirrorflow_kafka.client.cluster import Cluster, chunks
 
 ANY: Final = 1  # the code of "any" in every enumeration used here

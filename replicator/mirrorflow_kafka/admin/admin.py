@@ -8,6 +8,15 @@ from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_core.wire.error_codes import BrokerRefusal
 from mirrorflow_kafka.admin.acls import cluster_operations, create_acls, delete_acls, describe_acls
+from mirrorflow_kafka.admin.configs import (
+    DescribedConfigs,
+    alter_topic_configs,
+    describe_broker_configs,
+    describe_brokers,
+    describe_topic_configs,
+    describe_topic_setting,
+    try_describe_topic_configs,
+)
 from mirrorflow_kafka.admin.log_requests import (
     ActiveProducer,
     EpochEnd,
@@ -26,20 +35,13 @@ from mirrorflow_kafka.admin.log_requests import (
     produce_in_transaction,
 )
 from mirrorflow_kafka.admin.topics import (
-    DescribedConfigs,
     NewTopic,
-    alter_topic_configs,
     create_partitions,
     create_topic_and_wait,
     create_topics,
-    describe_broker_configs,
-    describe_brokers,
-    describe_topic_configs,
-    describe_topic_setting,
     list_topics,
     naming_leaderless,
     topic_operations,
-    try_describe_topic_configs,
     wait_for_leaders,
 )
 from mirrorflow_kafka.admin.transactions import (

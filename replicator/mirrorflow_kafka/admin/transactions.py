@@ -24,7 +24,7 @@ from mirrorflow_core.wire.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     partition_error,
 )
-from mirrorflow_kafka.admin.topics import describe_broker_configs
+from mirrorflow_kafka.admin.configs import describe_broker_configs
 from mirrorflow_kafka.client.cluster import ANY_BROKER_TIMEOUT_S, CALL_TIMEOUT_S, Cluster
 
 TRANSACTION_COORDINATOR: Final = 1  # FindCoordinator's key type

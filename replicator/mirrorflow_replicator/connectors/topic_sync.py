@@ -32,7 +32,7 @@ from mirrorflow_core.wire.error_codes import (
     TOPIC_AUTHORIZATION_FAILED,
 )
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.topics import alter_to_accepted_settings, create_with_accepted_settings
+from mirrorflow_kafka.admin.configs import alter_to_accepted_settings, create_with_accepted_settings
 from mirrorflow_kafka.client.cluster import Cluster, chunks
 from mirrorflow_replicator.config.plugins import make_config_rules
 

@@ -20,7 +20,7 @@ from mirrorflow_core.switchover.diverged_tail import (
     remaining_tail,
 )
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.topics import create_with_accepted_settings
+from mirrorflow_kafka.admin.configs import create_with_accepted_settings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.copy.task_parts import flow_topics

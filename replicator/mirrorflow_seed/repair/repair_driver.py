@@ -25,7 +25,7 @@ from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topics.topic_configs import CLEANUP_POLICY, ConfigEntry, ConfigSource
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.topics import create_with_accepted_settings
+from mirrorflow_kafka.admin.configs import create_with_accepted_settings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_seed.errors import (
     EXIT_DIFFERENT,

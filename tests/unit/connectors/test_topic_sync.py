@@ -9,8 +9,9 @@ import pytest
 
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
 from mirrorflow_core.wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_SERVER_ERROR, error_for
-from mirrorflow_kafka.admin import admin, topics
-from mirrorflow_kafka.admin.topics import DescribedConfigs, NewTopic
+from mirrorflow_kafka.admin import admin, configs
+from mirrorflow_kafka.admin.configs import DescribedConfigs
+from mirrorflow_kafka.admin.topics import NewTopic
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.connectors.topic_sync import TopicSync
 from tests.unit.connectors.flow_settings import settings
@@ -73,8 +74,8 @@ async def alter(
 def memory_clusters(monkeypatch: pytest.MonkeyPatch) -> tuple[MemoryCluster, MemoryCluster]:
     """A source and a target, whose topics the admin functions describe and change."""
     monkeypatch.setattr(admin, "try_describe_topic_configs", describe)
-    monkeypatch.setattr(topics, "create_topics", create)
-    monkeypatch.setattr(topics, "alter_topic_configs", alter)
+    monkeypatch.setattr(configs, "create_topics", create)
+    monkeypatch.setattr(configs, "alter_topic_configs", alter)
     return MemoryCluster("east"), MemoryCluster("west")
 
 

@@ -10,7 +10,7 @@ import pytest
 from mirrorflow_core.copying.session import CopySession
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError, UnreachableError
 from mirrorflow_core.topics.topic_configs import ConfigEntry
-from mirrorflow_kafka.admin import topics
+from mirrorflow_kafka.admin import configs
 from mirrorflow_replicator.copy import target_settings
 from mirrorflow_replicator.copy.target_settings import PRODUCER_KEY, TargetExpiries
 from tests.unit.core.copying.stubs import new_session
@@ -60,7 +60,7 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Task:
 
 
 def new_expiries(target: Target, task: Any, monkeypatch: pytest.MonkeyPatch) -> TargetExpiries:
-    monkeypatch.setattr(topics, "describe_broker_configs", target.describe)
+    monkeypatch.setattr(configs, "describe_broker_configs", target.describe)
     cluster: Any = target
     return TargetExpiries(cluster, task.session, task)
 

@@ -13,13 +13,9 @@ from mirrorflow_core.wire.error_codes import (
     TOPIC_AUTHORIZATION_FAILED,
     BrokerRefusal,
 )
-from mirrorflow_kafka.admin import topics as topic_requests
-from mirrorflow_kafka.admin.topics import (
-    NewTopic,
-    Outcome,
-    alter_to_accepted_settings,
-    create_with_accepted_settings,
-)
+from mirrorflow_kafka.admin import configs
+from mirrorflow_kafka.admin.configs import Outcome, alter_to_accepted_settings, create_with_accepted_settings
+from mirrorflow_kafka.admin.topics import NewTopic
 from mirrorflow_kafka.client.cluster import Cluster
 
 TOO_SMALL = "Invalid value 102400 for configuration segment.bytes:\n Value must be at least 1048576."
@@ -71,8 +67,8 @@ class Target:
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     stub = Target()
-    monkeypatch.setattr(topic_requests, "create_topics", stub.create)
-    monkeypatch.setattr(topic_requests, "alter_topic_configs", stub.alter)
+    monkeypatch.setattr(configs, "create_topics", stub.create)
+    monkeypatch.setattr(configs, "alter_topic_configs", stub.alter)
     return stub
 
 

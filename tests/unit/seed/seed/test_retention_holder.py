@@ -14,7 +14,7 @@ from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, Conf
 from mirrorflow_core.wire.records import Record
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.topics import DescribedConfigs
+from mirrorflow_kafka.admin.configs import DescribedConfigs
 from mirrorflow_kafka.client.metadata import Metadata
 from mirrorflow_kafka.stores import identity_topic
 from mirrorflow_kafka.stores.identity_topic import HoldLog
