@@ -15,7 +15,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_core.topics.topic_configs import ConfigChange
 from mirrorflow_kafka.admin import admin, groups
-from mirrorflow_kafka.admin.log_requests import PARTITIONS_MAX
+from mirrorflow_kafka.admin.leader_rounds import PARTITIONS_MAX
 from mirrorflow_kafka.client.cluster import METADATA_TOPICS_MAX
 from mirrorflow_kafka.client.repeatable_requests import REPETITIONS
 
