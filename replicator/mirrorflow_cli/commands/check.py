@@ -69,7 +69,7 @@ from mirrorflow_core.writer.flow_start import awaited_switchover
 from mirrorflow_core.writer.transaction_log import decided_records
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.configs import alter_to_accepted_settings, create_with_accepted_settings
-from mirrorflow_kafka.admin.log_reader import LogCache, read_log
+from mirrorflow_kafka.admin.transaction_log_reader import LogCache, read_log
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.fencing import why_unfenced
 from mirrorflow_kafka.writer.producer_transactions import SHORTEST_TRANSACTION_MS, short_timeout_warning

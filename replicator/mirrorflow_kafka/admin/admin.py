@@ -1,5 +1,5 @@
-"""Re-exports the admin requests of one cluster, so that callers write `admin.create_topics`; reads of logs (`log_reader`) and groups
-(`groups`) are imported from their modules.
+"""Re-exports the admin requests of one cluster, so that callers write `admin.create_topics`; reads of logs (`log_reader`,
+`transaction_log_reader`) and groups (`groups`) are imported from their modules.
 """
 
 # ruff: noqa: F401

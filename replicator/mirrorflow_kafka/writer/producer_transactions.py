@@ -36,26 +36,14 @@ from mirrorflow_core.wire.error_codes import (
     raise_for,
 )
 from mirrorflow_core.wire.records import SEQUENCE_MASK, Record, encode_split
-from mirrorflow_core.writer.broker_requests import (
-    NO_RESPONSE,
-    Busy,
-    Done,
-    Producer,
-    Refused,
-    Transaction,
-)
+from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Busy, Done, Producer, Refused, Transaction
 from mirrorflow_core.writer.partition_start import MARKER_WAIT_MS
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import (
-    MARKER_POLL_S,
-    RETRY_MAX_S,
-    RETRY_MIN_S,
-    ExpectedMarker,
-    read_batches,
-)
+from mirrorflow_kafka.admin.log_reader import RETRY_MAX_S, RETRY_MIN_S
 from mirrorflow_kafka.admin.log_requests import LATEST
+from mirrorflow_kafka.admin.transaction_log_reader import MARKER_POLL_S, ExpectedMarker, read_batches
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import BATCH_BYTES_MAX, PRODUCE_TIMEOUT_MS
 from mirrorflow_kafka.writer.flow_topics import FlowTopics

@@ -56,7 +56,8 @@ from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.stored_positions import store_positions
 from mirrorflow_core.writer.transaction_log import LogBatch
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import (
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST, ListedOffset
+from mirrorflow_kafka.admin.transaction_log_reader import (
     MARKER_POLL_MIN_S,
     MARKER_POLL_S,
     Decode,
@@ -69,7 +70,6 @@ from mirrorflow_kafka.admin.log_reader import (
     read_starts,
     retrying,
 )
-from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST, ListedOffset
 from mirrorflow_kafka.client.cluster import REQUEST_TIMEOUT_S, Cluster
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 from mirrorflow_kafka.writer.partition_availability import RESPONSE_S

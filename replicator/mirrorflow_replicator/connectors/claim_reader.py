@@ -8,7 +8,7 @@ from mirrorflow_core.wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.claim_view import ClaimView
 from mirrorflow_core.writer.transaction_log import DecidedRecords, decided_records
-from mirrorflow_kafka.admin.log_reader import LogCache, log_spans, read_log
+from mirrorflow_kafka.admin.transaction_log_reader import LogCache, log_spans, read_log
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 

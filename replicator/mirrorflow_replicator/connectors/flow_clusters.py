@@ -11,8 +11,8 @@ from mirrorflow_core.settings import OffsetStore, SourceSettings, StartPosition
 from mirrorflow_core.writer.broker_requests import ReadOffsetMap
 from mirrorflow_core.writer.flow_plan import TopicIds
 from mirrorflow_core.writer.position import WriterPosition, obeyed_position
-from mirrorflow_kafka.admin.log_reader import LogCache
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
+from mirrorflow_kafka.admin.transaction_log_reader import LogCache
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import CompactedTopic, RecordLosses
 from mirrorflow_kafka.stores.position_store import TOPIC_KEY, position_store

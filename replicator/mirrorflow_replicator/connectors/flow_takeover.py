@@ -38,7 +38,7 @@ from mirrorflow_core.writer.ownership import (
     take_flow,
     wait_for_turn,
 )
-from mirrorflow_kafka.admin.log_reader import LogCache
+from mirrorflow_kafka.admin.transaction_log_reader import LogCache
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 from mirrorflow_replicator.connectors.claim_reader import updated_view
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters

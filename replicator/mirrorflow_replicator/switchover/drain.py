@@ -19,8 +19,9 @@ from mirrorflow_core.writer.broker_requests import Unavailable, gather, until_un
 from mirrorflow_core.writer.end_lookup import next_uncopied_offset
 from mirrorflow_core.writer.stored_positions import read_positions
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import LogCache, consumed_batches
+from mirrorflow_kafka.admin.log_reader import consumed_batches
 from mirrorflow_kafka.admin.log_requests import EARLIEST
+from mirrorflow_kafka.admin.transaction_log_reader import LogCache
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.switchover.flow_end import NO_BARRIER

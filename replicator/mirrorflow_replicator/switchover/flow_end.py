@@ -38,7 +38,7 @@ from mirrorflow_core.writer.ownership import FlowEnded, Ownership, recover_task,
 from mirrorflow_core.writer.partition_start import MARKER_WAIT_MS
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.stored_positions import read_positions
-from mirrorflow_kafka.admin.log_reader import MARKER_POLL_S, LogCache
+from mirrorflow_kafka.admin.transaction_log_reader import MARKER_POLL_S, LogCache
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.fencing import why_unfenced

@@ -24,7 +24,7 @@ from mirrorflow_core.writer.claim import ABANDONED_MS, Claim, ended_by, is_end_p
 from mirrorflow_core.writer.stored_positions import read_positions
 from mirrorflow_core.writer.transaction_log import DecidedRecords
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
-from mirrorflow_kafka.admin.log_reader import LogCache
+from mirrorflow_kafka.admin.transaction_log_reader import LogCache
 from mirrorflow_kafka.admin.transactions import TRANSACTION_COORDINATOR
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.connectors.claim_reader import read_decided_claims
@@ -32,13 +32,7 @@ from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.copy.task_parts import flow_topics
 from mirrorflow_replicator.switchover.drain import copied_offsets
 from mirrorflow_replicator.switchover.final_groups import FinalGroup, summarised
-from mirrorflow_replicator.switchover.flow_end import (
-    NO_BARRIER,
-    clear_end,
-    end_flow,
-    give_up,
-    open_ending,
-)
+from mirrorflow_replicator.switchover.flow_end import NO_BARRIER, clear_end, end_flow, give_up, open_ending
 from mirrorflow_replicator.switchover.group_pass import FinalGroupPass, ImmovableGroups
 from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings
 from mirrorflow_replicator.switchover.quiescence import read_ends, settled_ends

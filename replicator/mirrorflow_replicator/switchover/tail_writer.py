@@ -29,8 +29,8 @@ from mirrorflow_core.wire.error_codes import EPOCH_IS_OVER
 from mirrorflow_core.wire.records import Record, RecordOverLimitError
 from mirrorflow_core.writer.transactional_ids import TAIL_WRITERS
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import MARKER_POLL_S, ExpectedMarker, read_batches
 from mirrorflow_kafka.admin.log_requests import BATCH_UNCOMPRESSED_BYTES_MAX, LATEST
+from mirrorflow_kafka.admin.transaction_log_reader import MARKER_POLL_S, ExpectedMarker, read_batches
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import PRODUCE_TIMEOUT_MS, MirrorLog, create_mirror_topic
 from mirrorflow_replicator.switchover.errors import SwitchoverError, TailTakenError

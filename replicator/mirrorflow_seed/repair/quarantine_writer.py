@@ -18,8 +18,8 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.records import Record, RecordOverLimitError, decode
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import MARKER_POLL_S, ExpectedMarker, read_batches
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
+from mirrorflow_kafka.admin.transaction_log_reader import MARKER_POLL_S, ExpectedMarker, read_batches
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import PRODUCE_TIMEOUT_MS
 from mirrorflow_seed.errors import QuarantineError

@@ -22,8 +22,8 @@ from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import decided_records
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import read_log
 from mirrorflow_kafka.admin.log_requests import LATEST
+from mirrorflow_kafka.admin.transaction_log_reader import read_log
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 from mirrorflow_kafka.writer.partition_availability import unavailable_partitions

@@ -17,8 +17,9 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.observation import PartitionEnd
 from mirrorflow_core.wire.error_codes import OFFSET_NOT_AVAILABLE
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import batches_between, read_batches, read_once
+from mirrorflow_kafka.admin.log_reader import batches_between, read_once
 from mirrorflow_kafka.admin.log_requests import LATEST
+from mirrorflow_kafka.admin.transaction_log_reader import read_batches
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.switchover.quiescence import read_ends
 from tests.harness.kafka.broker import Broker

@@ -17,7 +17,8 @@ from mirrorflow_core.wire.batch import Batch, split
 from mirrorflow_core.wire.error_codes import INVALID_PRODUCER_EPOCH, NONE
 from mirrorflow_core.wire.records import encode
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import aborted_transactions, read_once
+from mirrorflow_kafka.admin.log_reader import read_once
+from mirrorflow_kafka.admin.transaction_log_reader import aborted_transactions
 from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import OLD_VERSION, VERSION

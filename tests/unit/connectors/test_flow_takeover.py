@@ -18,20 +18,13 @@ from mirrorflow_core.errors import (
     NotAuthorizedError,
 )
 from mirrorflow_core.settings import PolicyKind, PolicySettings
-from mirrorflow_core.wire.error_codes import (
-    TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_OR_PARTITION,
-)
+from mirrorflow_core.wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.flow_lock import Fenced
-from mirrorflow_kafka.admin.log_reader import LogCache
+from mirrorflow_kafka.admin.transaction_log_reader import LogCache
 from mirrorflow_kafka.client.metadata import TopicMetadata
 from mirrorflow_replicator.connectors import claim_reader, flow_takeover
-from mirrorflow_replicator.connectors.flow_takeover import (
-    FlowTakeover,
-    must_wait,
-    refuse_changed_clusters,
-)
+from mirrorflow_replicator.connectors.flow_takeover import FlowTakeover, must_wait, refuse_changed_clusters
 from tests.unit.connectors.flow_settings import settings
 
 CLAIM = Claim(

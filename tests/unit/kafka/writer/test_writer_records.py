@@ -22,9 +22,9 @@ from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker
 from mirrorflow_core.writer.transactional_ids import WriterIds
-from mirrorflow_kafka.admin import admin, log_reader
-from mirrorflow_kafka.admin.log_reader import ExpectedMarker, LogCache, LogSpan
+from mirrorflow_kafka.admin import admin, transaction_log_reader
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST, ListedOffset
+from mirrorflow_kafka.admin.transaction_log_reader import ExpectedMarker, LogCache, LogSpan
 from mirrorflow_kafka.writer import protocol_runner
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 
@@ -137,14 +137,16 @@ def test_the_first_read_of_several_logs_requests_their_offsets_together(
 
     monkeypatch.setattr(admin, "offsets_at", offsets_at)
     monkeypatch.setattr(admin, "log_offsets", log_offsets)
-    monkeypatch.setattr(log_reader, "_collect", collect)
+    monkeypatch.setattr(transaction_log_reader, "_collect", collect)
     logs = [TopicPartition(TOPICS.offsets, number) for number in range(2)]
 
     async def read() -> list[object]:
         cluster, expected = cast("Any", SimpleNamespace(alias="west")), ExpectedMarker(7, 3, 20)
-        spans = await log_reader.log_spans(cluster, logs)
+        spans = await transaction_log_reader.log_spans(cluster, logs)
         return [
-            await log_reader.read_log(cluster, log, lambda _: None, marker=expected, span=spans.get(log))
+            await transaction_log_reader.read_log(
+                cluster, log, lambda _: None, marker=expected, span=spans.get(log)
+            )
             for log in logs
         ]
 
@@ -209,12 +211,12 @@ class CachedLog:
         self.fetches: list[tuple[int, int]] = []
         self.topic_id, self.span = "a", LogSpan(0, 3, 7)
         self._cache = LogCache()
-        monkeypatch.setattr(log_reader, "_collect", self._collect)
+        monkeypatch.setattr(transaction_log_reader, "_collect", self._collect)
 
     def read(self) -> list[int]:
         metadata = SimpleNamespace(topic_id=lambda _: self.topic_id)
         cluster = cast("Any", SimpleNamespace(alias="west", metadata=metadata))
-        batches = log_reader.read_log(
+        batches = transaction_log_reader.read_log(
             cluster, TOPICS.claims, lambda _: None, span=self.span, cache=self._cache
         )
         return [batch.base_offset for batch in asyncio.run(batches)]
