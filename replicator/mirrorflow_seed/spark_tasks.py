@@ -63,7 +63,7 @@ class SparkTasks:
     def run(self, work: Callable[[T], R], inputs: Sequence[T]) -> list[R]:
         """Runs *work* on each of *inputs*, each in one task, and returns all results; blocks.
 
-        `cancel`, from another thread, ends it. Raises Spark's error (`spark_session.cause_of`).
+        `cancel`, from another thread, ends it. Raises Spark's error (`spark_errors.cause_of`).
         """
         from pyspark.sql.functions import udf  # noqa: PLC0415 the extra `seed`
 

@@ -30,12 +30,7 @@ from typing import TYPE_CHECKING, Final
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_seed.archive.commit_log import (
-    COMMITS_FOLDER,
-    PENDING_FOLDER,
-    ArchiveState,
-    CommitLog,
-)
+from mirrorflow_seed.archive.commit_log import COMMITS_FOLDER, PENDING_FOLDER, ArchiveState, CommitLog
 from mirrorflow_seed.archive.compaction import CompactionTarget, compact_run, compacted, compaction_runs
 from mirrorflow_seed.archive.export_plan import (
     ExportRange,
@@ -78,15 +73,9 @@ from mirrorflow_seed.errors import (
 )
 from mirrorflow_seed.job_report import Cost
 from mirrorflow_seed.job_status_server import Display, JobReporter
-from mirrorflow_seed.settings import (
-    FlowFiles,
-    JobSettings,
-    flag_of,
-    number_of,
-    require_archive,
-    whole_of,
-)
-from mirrorflow_seed.spark_session import driver_address, job_error, spark_session
+from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, number_of, require_archive, whole_of
+from mirrorflow_seed.spark_errors import job_error
+from mirrorflow_seed.spark_session import driver_address, spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files
 from mirrorflow_seed.storage_folder import TEMPORARY_FOLDER, StorageFolder
 

@@ -22,7 +22,7 @@ from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.archive.commit_log import FILES_NAMED_MAX
 from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest
 from mirrorflow_seed.settings import FlowFiles
-from mirrorflow_seed.spark_session import job_error
+from mirrorflow_seed.spark_errors import job_error
 from mirrorflow_seed.spark_tasks import SparkTasks, run_watched
 from mirrorflow_seed.verify.range_reader import OffsetRange, OffsetRangeReader
 

@@ -33,19 +33,10 @@ from mirrorflow_seed.archive.archive_source import ArchiveCluster
 from mirrorflow_seed.archive.commit_log import CommitLog, read_archive
 from mirrorflow_seed.archive.group_restorer import GroupRestorer
 from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest, part_of
-from mirrorflow_seed.archive.partition_selection import (
-    require_copied,
-    select_partitions,
-    selected_partitions,
-)
+from mirrorflow_seed.archive.partition_selection import require_copied, select_partitions, selected_partitions
 from mirrorflow_seed.archive.restore_comparison import RestoreComparison, compare_with_target
 from mirrorflow_seed.archive.restore_point import cut_manifest, damaged_file, find_cuts, until_of
-from mirrorflow_seed.archive.restore_task import (
-    PartitionRestored,
-    RestoreTask,
-    restore_group,
-    without_source,
-)
+from mirrorflow_seed.archive.restore_task import PartitionRestored, RestoreTask, restore_group, without_source
 from mirrorflow_seed.archive.source_metadata import group_selection
 from mirrorflow_seed.errors import (
     EXIT_DIFFERENT,
@@ -70,7 +61,8 @@ from mirrorflow_seed.settings import (
     require_archive,
     require_shared_positions,
 )
-from mirrorflow_seed.spark_session import driver_address, job_error, spark_session
+from mirrorflow_seed.spark_errors import job_error
+from mirrorflow_seed.spark_session import driver_address, spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files
 from mirrorflow_seed.storage_folder import StorageFolder
 

@@ -18,7 +18,7 @@ from mirrorflow_seed.archive.commit_log import read_archive
 from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition, Manifest
 from mirrorflow_seed.archive.parquet_files import read_records
 from mirrorflow_seed.errors import ArchiveDamagedError, JobSettingError
-from mirrorflow_seed.spark_session import job_error
+from mirrorflow_seed.spark_errors import job_error
 from mirrorflow_seed.spark_tasks import SparkTasks
 from mirrorflow_seed.storage_folder import StorageFolder
 

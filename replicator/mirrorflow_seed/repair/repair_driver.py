@@ -47,7 +47,8 @@ from mirrorflow_seed.repair.repair_plan import (
     plan_repair,
 )
 from mirrorflow_seed.settings import CONFIRMED_KEY, REPAIR_KEY, FlowFiles, JobSettings, flag_of
-from mirrorflow_seed.spark_session import job_error, spark_session
+from mirrorflow_seed.spark_errors import job_error
+from mirrorflow_seed.spark_session import spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files
 from mirrorflow_seed.verify.compared_sides import connect_clusters
 from mirrorflow_seed.verify.comparison_tasks import compare_on_spark, compare_settings_of

@@ -36,14 +36,7 @@ from mirrorflow_seed.job_report import Cost, JobPhase, SeedReport
 from mirrorflow_seed.job_status_server import Display, JobStatusServer
 from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
 from mirrorflow_seed.seed.retention_holder import RetentionHolder
-from mirrorflow_seed.seed.seed_plan import (
-    SeedRange,
-    SeedTask,
-    lag_of,
-    ranges_of,
-    tasks_of,
-    was_copied_before,
-)
+from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask, lag_of, ranges_of, tasks_of, was_copied_before
 from mirrorflow_seed.seed.seed_task_attempt import (
     PartitionOutcome,
     PartitionResult,
@@ -53,7 +46,8 @@ from mirrorflow_seed.seed.seed_task_attempt import (
 )
 from mirrorflow_seed.seed.task_messages import Coordinator
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_shared_positions
-from mirrorflow_seed.spark_session import driver_address, job_error, spark_session
+from mirrorflow_seed.spark_errors import job_error
+from mirrorflow_seed.spark_session import driver_address, spark_session
 from mirrorflow_seed.spark_tasks import IdleTimer, SparkTasks, rates_of_tasks, share_files
 
 if TYPE_CHECKING:

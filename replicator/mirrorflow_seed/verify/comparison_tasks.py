@@ -14,7 +14,7 @@ from mirrorflow_core.settings import SourceSettings
 from mirrorflow_replicator import process
 from mirrorflow_seed.job_status_server import post_message
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of
-from mirrorflow_seed.spark_session import job_error
+from mirrorflow_seed.spark_errors import job_error
 from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, watch_job
 from mirrorflow_seed.verify.compared_sides import CompareSettings, OpenSides, cluster_sides
 from mirrorflow_seed.verify.key_comparison import compare_key_rows

@@ -11,15 +11,10 @@ from functools import partial
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_replicator import process
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, whole_of
-from mirrorflow_seed.spark_session import job_error
+from mirrorflow_seed.spark_errors import job_error
 from mirrorflow_seed.spark_tasks import SparkTasks, run_watched
 from mirrorflow_seed.verify.compared_sides import connect_clusters
-from mirrorflow_seed.verify.offset_windows import (
-    KEYS_MAX,
-    RANGE_WINDOWS,
-    WINDOW_OFFSETS,
-    VerifyPlanSettings,
-)
+from mirrorflow_seed.verify.offset_windows import KEYS_MAX, RANGE_WINDOWS, WINDOW_OFFSETS, VerifyPlanSettings
 from mirrorflow_seed.verify.partition_planner import PartitionLayout, VerifyPlan
 from mirrorflow_seed.verify.verify_plan import (
     joined_plan,
