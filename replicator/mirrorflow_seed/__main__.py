@@ -12,19 +12,18 @@ by a signal; 4 it could not run, or failed; 5 no topic is selected; 6 the plan o
 """
 
 import argparse
-import contextlib
 import importlib
 import logging
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mirrorflow_core.errors import MirrorFlowError, SettingError
 from mirrorflow_seed import kubernetes_backend
 from mirrorflow_seed.errors import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, SeedError
 from mirrorflow_seed.settings import REPAIR_KEY, FlowFiles, flag_of, load_job
+from mirrorflow_seed.signal_handlers import handling
 
 _LOG = logging.getLogger(__name__)
 # Name -> module and summary; a module is imported only when its command runs.
@@ -55,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file, given = kubernetes_backend.driver_command(given[1:])
             kubernetes_backend.use_properties_of_submission(file, os.environ)
         parsed = _parser().parse_args(given)
-        with _stopped_by_sigterm():
+        # As Ctrl-C, until the job has a handler of its own, which some set after Spark's start. The kernel ignores a signal that
+        # process 1 of a container does not handle: the job of a deleted pod would begin.
+        with handling(signal.default_int_handler, signal.SIGTERM):
             return _run(parsed)
     except KeyboardInterrupt:
         status, sentence = EXIT_STOPPED, "Stopped by a signal."
@@ -88,22 +89,6 @@ def _run(parsed: argparse.Namespace) -> int:
     if parsed.command == "verify" and flag_of(job.extra, REPAIR_KEY):
         module = "repair.repair_driver"
     return int(importlib.import_module(f"mirrorflow_seed.{module}").run(files, job))
-
-
-@contextlib.contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """Handles SIGTERM as Ctrl-C inside the block, until the job has a handler of its own, which some set after Spark's start.
-
-    The kernel ignores a signal that process 1 of a container does not handle: the job of a deleted pod would begin.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -27,6 +27,7 @@ from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_seed import kubernetes_backend
 from mirrorflow_seed.errors import JobFailedError, JobSettingError, SeedError, SparkMissingError
 from mirrorflow_seed.settings import KUBERNETES_PREFIX, JobSettings
+from mirrorflow_seed.signal_handlers import handling
 from mirrorflow_seed.spark_errors import PYTHON_KEY, quiet_start, start_error
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _launch_jvm(given: Mapping[str, str]) -> None:
 
     conf = SparkConf().setAll(list(given.items()))
     arrived: list[int] = []
-    with _handlers(lambda number, _: arrived.append(number), signal.SIGINT, signal.SIGTERM):
+    with handling(lambda number, _: arrived.append(number), signal.SIGINT, signal.SIGTERM):
         SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 what the session does next
     for number in arrived:
         signal.raise_signal(number)
@@ -143,20 +144,6 @@ def _own_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextlib.contextmanager
-def _handlers(handler: Callable[[int, object], None], *signals: signal.Signals) -> Iterator[None]:
-    """Handles *signals* by *handler* within the block, if in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number in signals}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
 
 
 def _remote(job: JobSettings) -> str:

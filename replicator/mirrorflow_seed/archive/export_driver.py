@@ -20,8 +20,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -74,6 +73,7 @@ from mirrorflow_seed.errors import (
 from mirrorflow_seed.job_report import Cost
 from mirrorflow_seed.job_status_server import Display, JobReporter
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, number_of, require_archive, whole_of
+from mirrorflow_seed.signal_handlers import handling
 from mirrorflow_seed.spark_errors import job_error
 from mirrorflow_seed.spark_session import driver_address, spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files
@@ -109,7 +109,7 @@ def run(
     whole_of(job.extra, FILE_BYTES_KEY, FILE_BYTES)
     progress = ExportProgress()
     with (
-        _ended_by_sigterm(),
+        handling(signal.default_int_handler, signal.SIGTERM),  # ends the job as Ctrl-C: tasks are cancelled
         JobReporter("export", job.run_id, display, handler=progress) as reporter,
         spark_session(job, f"mirrorflow-export-{job.run_id}", spark) as session,
     ):
@@ -152,19 +152,6 @@ def _report_commit(reporter: JobReporter, result: "IncrementResult") -> None:
     )
     if not result.unfit and not result.continued:
         reporter.running(archived_time=result.read_time)
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Lets SIGTERM end the job as Ctrl-C does, if in the main thread: Spark's tasks are cancelled."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

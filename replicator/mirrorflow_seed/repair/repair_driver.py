@@ -14,6 +14,7 @@ covered as a whole by the copied records, for example because the source has del
 import asyncio
 import json
 import logging
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -47,6 +48,7 @@ from mirrorflow_seed.repair.repair_plan import (
     plan_repair,
 )
 from mirrorflow_seed.settings import CONFIRMED_KEY, REPAIR_KEY, FlowFiles, JobSettings, flag_of
+from mirrorflow_seed.signal_handlers import handling
 from mirrorflow_seed.spark_errors import job_error
 from mirrorflow_seed.spark_session import spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks, rates_of_tasks, run_watched, share_files
@@ -57,7 +59,7 @@ from mirrorflow_seed.verify.partition_planner import PartitionLayout
 from mirrorflow_seed.verify.planning_tasks import PlanningTasks, plan_verification
 from mirrorflow_seed.verify.result_folder import ResultFolder, name_of_run
 from mirrorflow_seed.verify.verification_result import unpack
-from mirrorflow_seed.verify.verify_driver import StoppedError, raise_on_sigterm, verify_flow
+from mirrorflow_seed.verify.verify_driver import StoppedError, raise_stopped, verify_flow
 from mirrorflow_seed.verify.verify_progress import VerifyProgress
 
 if TYPE_CHECKING:
@@ -110,7 +112,7 @@ def run(
     status_server = JobStatusServer(RepairReport(run_id=job.run_id), display=display)
     repair = _Repair(files, job, status_server)
     try:
-        with raise_on_sigterm():
+        with handling(raise_stopped, signal.SIGTERM):
             return repair.run(spark)
     except StoppedError:
         repair.publish(phase=JobPhase.PAUSED, message="Stopped by a signal; the next start continues.")

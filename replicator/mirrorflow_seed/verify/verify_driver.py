@@ -4,28 +4,22 @@ It writes nothing to either cluster. Exit status: 0 all compared windows are equ
 is undecided; 2 the settings are invalid; 3 stopped by a signal; 4 it could not compare; 5 no topic is selected.
 """
 
-import contextlib
 import json
 import logging
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from mirrorflow_core.errors import AuthenticationFailedError, SettingError, UnreachableError
 from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_seed.errors import (
-    EXIT_DIFFERENT,
-    EXIT_DONE,
-    EXIT_STOPPED,
-    FileSystemError,
-)
+from mirrorflow_seed.errors import EXIT_DIFFERENT, EXIT_DONE, EXIT_STOPPED, FileSystemError
 from mirrorflow_seed.job_report import Cost, JobPhase, OutcomeCounts, VerifyReport
 from mirrorflow_seed.job_status_server import Display, JobStatusServer
 from mirrorflow_seed.settings import FlowFiles, JobSettings
+from mirrorflow_seed.signal_handlers import handling
 from mirrorflow_seed.spark_session import driver_address, spark_session
 from mirrorflow_seed.spark_tasks import SparkTasks, share_files
 from mirrorflow_seed.verify.comparison_tasks import compare_on_spark, compare_settings_of
@@ -67,7 +61,7 @@ def run(
     progress = VerifyProgress()
     status_server = JobStatusServer(VerifyReport(run_id=job.run_id), display=display, handler=progress)
     try:
-        with raise_on_sigterm():
+        with handling(raise_stopped, signal.SIGTERM):
             verification = _verify(files, job, status_server, progress, spark, verify)
     except StoppedError:
         _publish_end(status_server, JobPhase.PAUSED, STOPPED)
@@ -179,18 +173,6 @@ def _publish_end(status_server: JobStatusServer, phase: JobPhase, message: str) 
     status_server.publish(replace(newest, phase=phase, message=message))
 
 
-@contextlib.contextmanager
-def raise_on_sigterm() -> Iterator[None]:
-    """Raises StoppedError on SIGTERM, if in the main thread; Ctrl-C still raises KeyboardInterrupt."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: object) -> None:
-        raise StoppedError
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def raise_stopped(*_: object) -> None:
+    """Raises StoppedError; a signal handler."""
+    raise StoppedError
