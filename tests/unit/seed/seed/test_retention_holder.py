@@ -23,8 +23,9 @@ from mirrorflow_replicator.connectors.retention_writer import RetentionWriter
 from mirrorflow_seed.errors import EXIT_DONE
 from mirrorflow_seed.seed.claimed_flow import ClaimedFlow
 from mirrorflow_seed.seed.retention_holder import RetentionHolder
-from mirrorflow_seed.seed.seed_driver import SeedJob, SeedProgress
+from mirrorflow_seed.seed.seed_driver import SeedJob
 from mirrorflow_seed.seed.seed_plan import SeedLog, SeedRange
+from mirrorflow_seed.seed.seed_progress import SeedProgress
 from mirrorflow_seed.seed.task_messages import Coordinator
 from mirrorflow_seed.settings import JobSettings
 from tests.unit.connectors.flow_settings import settings

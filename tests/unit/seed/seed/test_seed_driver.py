@@ -12,8 +12,9 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.error_codes import error_for
 from mirrorflow_seed.errors import FlowLostError
 from mirrorflow_seed.seed import seed_driver
-from mirrorflow_seed.seed.seed_driver import SeedJob, SeedProgress
+from mirrorflow_seed.seed.seed_driver import SeedJob
 from mirrorflow_seed.seed.seed_plan import SeedLog, SeedTask
+from mirrorflow_seed.seed.seed_progress import SeedProgress
 from mirrorflow_seed.seed.seed_task_attempt import PartitionOutcome, PartitionResult
 from mirrorflow_seed.settings import JobSettings
 

@@ -1,8 +1,8 @@
 """Tests the progress report of a seed."""
 
 from mirrorflow_seed.job_report import JobPhase
-from mirrorflow_seed.seed.seed_driver import SeedProgress, StallTimer
 from mirrorflow_seed.seed.seed_plan import SeedRange
+from mirrorflow_seed.seed.seed_progress import SeedProgress, StallTimer
 from mirrorflow_seed.seed.seed_task_attempt import PartitionOutcome, PartitionResult
 
 
