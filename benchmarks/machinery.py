@@ -23,8 +23,7 @@ from typing import Final, NoReturn
 from benchmarks.machine import operator_facts
 from mirrorflow_core.record_digests import Tally
 from mirrorflow_replicator import process
-from mirrorflow_seed.archive.export_driver import FILE_BYTES
-from mirrorflow_seed.archive.export_plan import ExportRange
+from mirrorflow_seed.archive.export_plan import FILE_BYTES, ExportRange
 from mirrorflow_seed.archive.export_task import ExportedFile
 from mirrorflow_seed.archive.manifest import Manifest
 from mirrorflow_seed.archive.pending_export import ExportPlan, PendingExport, remaining

@@ -184,8 +184,8 @@ def _seconds(work: Callable[[], int]) -> float:
 
 def _read(spark: "SparkSession", files: FlowFiles) -> int:
     """Reads the ranges of an export; returns the status."""
-    from mirrorflow_seed.archive.export_driver import FILE_BYTES  # noqa: PLC0415
     from mirrorflow_seed.archive.export_plan import (  # noqa: PLC0415
+        FILE_BYTES,
         plan_ranges,
         read_bytes_per_offset,
         read_source,

@@ -14,7 +14,6 @@ to an Iceberg table (`iceberg_table`). With `archive.follow`, increment follows 
 """
 
 import asyncio
-import json
 import logging
 import secrets
 import signal
@@ -29,42 +28,42 @@ from typing import TYPE_CHECKING, Final
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_seed.archive.commit_log import COMMITS_FOLDER, PENDING_FOLDER, ArchiveState, CommitLog
+from mirrorflow_seed.archive.commit_log import ArchiveState, CommitLog
 from mirrorflow_seed.archive.compaction import CompactionTarget, compact_run, compacted, compaction_runs
+from mirrorflow_seed.archive.export_checks import require_empty_or_archive, require_fit, require_own_files
 from mirrorflow_seed.archive.export_plan import (
+    FILE_BYTES,
+    FILE_GROWTH_MAX,
     ExportRange,
     Increment,
     adds_nothing,
-    isolation_of,
     plan_increment,
     plan_ranges,
     read_bytes_per_offset,
     read_source,
 )
-from mirrorflow_seed.archive.export_task import (
-    ExportedFile,
-    ExportGroup,
-    ExportTarget,
-    export_group,
-    place_of,
-)
+from mirrorflow_seed.archive.export_progress import ExportProgress
+from mirrorflow_seed.archive.export_task import ExportedFile, ExportGroup, ExportTarget, export_group
 from mirrorflow_seed.archive.iceberg_table import TABLE_KEY, IcebergTable
-from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest, appended
+from mirrorflow_seed.archive.manifest import Manifest, appended
 from mirrorflow_seed.archive.pending_export import (
     ExportPlan,
     PendingExport,
+    can_continue,
     chosen,
+    continues,
     discard_committed,
     fence_plan,
     increment_of,
+    move_to_places,
     remaining,
+    store_plan,
 )
 from mirrorflow_seed.archive.source_metadata import group_selection
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     ArchiveConflictError,
     ArchiveError,
-    ArchiveOccupiedError,
     ArchiveUnfitError,
     IncompleteExportError,
     JobSettingError,
@@ -82,11 +81,7 @@ from mirrorflow_seed.storage_folder import TEMPORARY_FOLDER, StorageFolder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The least size that is planned for a file, where a partition has as much. Engines read files of this size well, and a
-# task takes some seconds for one. With twice as much or more a partition is cut; a file ends at four times as much.
-FILE_BYTES: Final = 128 << 20
 FILE_BYTES_KEY: Final = "archive.file.bytes"
-FILE_GROWTH_MAX: Final = 4
 COMPACT_KEY: Final = "archive.compact"
 FOLLOW_KEY: Final = "archive.follow"
 INTERVAL_KEY: Final = "archive.interval.ms"
@@ -208,7 +203,7 @@ class ExportJob:
         settings: SourceSettings,
         spark: "SparkSession",
         reporter: JobReporter,
-        progress: "ExportProgress",
+        progress: ExportProgress,
     ) -> None:
         self._folder = StorageFolder(require_archive(job))
         require_empty_or_archive(self._folder)
@@ -406,86 +401,6 @@ class ExportJob:
         discard_committed(self._folder, state)
 
 
-def move_to_places(folder: StorageFolder, files: Sequence[tuple[ExportRange, ExportedFile]]) -> None:
-    """Moves files that are not in their places yet: a killed export may have moved some."""
-    if not folder.renames:
-        return
-    present = folder.data()
-    for part, exported in files:
-        if exported.path and place_of(part, exported) not in present:
-            folder.move(exported.path, place_of(part, exported))
-
-
-def require_empty_or_archive(folder: StorageFolder) -> None:
-    """Raises ArchiveOccupiedError if the folder holds anything but an archive, or the begin of one."""
-    present = folder.entries()
-    if present and not present & {COMMITS_FOLDER, PENDING_FOLDER}:
-        raise ArchiveOccupiedError(
-            location=folder.address,
-            problem="it is not empty, and holds no archive",
-            action="name a different folder",
-        )
-
-
-def require_fit(archived: Manifest, settings: SourceSettings, location: str) -> None:
-    """Raises ArchiveUnfitError unless the flow can continue the archive."""
-    isolation = isolation_of(settings)
-    if archived.flow != settings.flow:
-        problem = f"it is of flow {archived.flow}, and this is flow {settings.flow}"
-    elif archived.isolation != isolation:
-        problem = f"it was read with {archived.isolation}, and this flow reads with {isolation}"
-    else:
-        return
-    raise ArchiveUnfitError(location=location, problem=problem, action="export into a new folder")
-
-
-def continues(planned: Manifest, current: Manifest) -> bool:
-    """Whether the source has all that was *planned*: the same topics, up to the planned ends.
-
-    *current* is what it has now, after the same commit.
-    """
-    topic_ids = {topic.name: topic.topic_id for topic in current.topics}
-    partitions = current.partitions
-    return (
-        planned.isolation == current.isolation
-        and planned.source_cluster_id == current.source_cluster_id
-        and all(topic_ids.get(topic.name) == topic.topic_id for topic in planned.topics)
-        and all(
-            (now := partitions.get(key)) is not None and now.end >= earlier.end
-            for key, earlier in planned.partitions.items()
-        )
-    )
-
-
-def can_continue(plan: ExportPlan, current: Manifest, *, location: str) -> bool:
-    """Whether an export that would add *current* can continue *plan*, of a different one.
-
-    Raises ArchiveOccupiedError if that is of a different flow.
-    """
-    if plan.content.flow != current.flow:
-        raise ArchiveOccupiedError(
-            location=location,
-            problem=f"an export of flow {plan.content.flow} has not finished there",
-            action="name a different folder, or finish that export",
-        )
-    return not plan.replaced and continues(plan.content, current)
-
-
-def store_plan(pending: PendingExport, plan: ExportPlan, *, location: str) -> ExportPlan:
-    """Stores *plan*, and returns the plan to work on: that of a different export, if it was first.
-
-    Raises ArchiveConflictError or ArchiveOccupiedError if *plan*'s export cannot continue that one.
-    """
-    first = pending.store(plan)
-    if first is plan or can_continue(first, plan.content, location=location):
-        return first
-    raise ArchiveConflictError(
-        location=location,
-        problem="a different export has planned there what this one cannot continue",
-        action="start this export again when the other one has ended",
-    )
-
-
 def archived_bytes_per_offset_of(archived: Manifest) -> Mapping[TopicPartition, float]:
     """Returns how large one offset of each partition was in its largest file, in bytes: there a footer counts least."""
     largest = {
@@ -494,17 +409,6 @@ def archived_bytes_per_offset_of(archived: Manifest) -> Mapping[TopicPartition, 
         if partition.files
     }
     return {key: file.size_bytes / (file.end - file.start) for key, file in largest.items()}
-
-
-def require_own_files(present: Mapping[str, int], files: Sequence[ArchivedFile], *, location: str) -> None:
-    """Raises ArchiveError unless all *files* are among those *present*, which maps paths to sizes in bytes."""
-    missing = [file.path for file in files if present.get(file.path) != file.size_bytes]
-    if missing:
-        raise ArchiveError(
-            location=location,
-            problem=f"{len(missing)} files are missing, although their tasks succeeded, such as {missing[0]}",
-            action="name a folder that driver and executors share, and start the export again",
-        )
 
 
 def groups_of(ranges: Sequence[ExportRange], slots: int, bytes_per_second: int | None) -> list[ExportGroup]:
@@ -531,43 +435,6 @@ def groups_of(ranges: Sequence[ExportRange], slots: int, bytes_per_second: int |
         groups[-1].append(part)
         filled += part.size_bytes
     return [ExportGroup(ranges=tuple(group), bytes_per_second=None) for group in groups]
-
-
-class ExportProgress:
-    """Receives the counts of written files, only for reports while the job runs; a file that is repeated counts once."""
-
-    def __init__(self) -> None:
-        # Unguessable, so that only tasks of this job can post.
-        self.path = f"/task-reports/{secrets.token_hex(16)}"
-        self._counts: dict[tuple[int, int], tuple[int, int]] = {}  # records and bytes by range and start
-        self._done: set[int] = set()  # ranges
-        self._ranges: Sequence[ExportRange] = ()
-
-    def begin(self, planned: Sequence[ExportRange], left: Sequence[ExportRange]) -> None:
-        """Begins an increment, of which only the ranges *left* are to be written."""
-        waiting = {part.index for part in left}
-        self._ranges = planned
-        self._counts = {}
-        self._done = {part.index for part in planned if part.index not in waiting}
-
-    def take(self, body: bytes) -> None:
-        """Stores the counts of one file. Raises ValueError, KeyError, TypeError or AttributeError if *body* is not that."""
-        message = json.loads(body)
-        index = int(message["range"])
-        self._counts[index, int(message["start"])] = int(message["records"]), int(message["bytes"])
-        if message["is_last"]:
-            self._done.add(index)
-
-    def publish(self, reporter: JobReporter, problem: str) -> None:
-        """Publishes the progress, and a *problem* of Spark; a partition is done when all its ranges are."""
-        counts, done = dict(self._counts), set(self._done)
-        waiting = {(part.topic, part.partition) for part in self._ranges if part.index not in done}
-        reporter.running(
-            done=len({(part.topic, part.partition) for part in self._ranges} - waiting),
-            records=sum(records for records, _ in counts.values()),
-            bytes=sum(size_bytes for _, size_bytes in counts.values()),
-            message=problem,
-        )
 
 
 def _now() -> str:

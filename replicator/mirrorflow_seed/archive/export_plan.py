@@ -9,6 +9,7 @@ import asyncio
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from mirrorflow_core.errors import CorruptRecordsError, NotAuthorizedError
 from mirrorflow_core.offsets.checkpoints import GroupSelection
@@ -37,6 +38,10 @@ from mirrorflow_seed.archive.source_metadata import SourceGroups, read_acls, rea
 from mirrorflow_seed.errors import NothingSelectedError
 from mirrorflow_seed.verify.range_reader import OffsetRange
 
+# The least size that is planned for a file, where a partition has as much. Engines read files of this size well, and a
+# task takes some seconds for one. With twice as much or more a partition is cut; a file ends at four times as much.
+FILE_BYTES: Final = 128 << 20
+FILE_GROWTH_MAX: Final = 4
 # Starting a task costs some 50 ms, which would dominate for fewer offsets.
 OFFSETS_MIN = 1_000
 # An estimate below this is not one: it would make ranges of any length.

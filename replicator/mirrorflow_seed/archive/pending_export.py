@@ -18,7 +18,7 @@ from mirrorflow_seed.archive.commit_log import PENDING_FOLDER, ArchiveState, Com
 from mirrorflow_seed.archive.export_plan import ExportRange
 from mirrorflow_seed.archive.export_task import ExportedFile, place_of
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest, as_json, from_json
-from mirrorflow_seed.errors import ArchiveConflictError
+from mirrorflow_seed.errors import ArchiveConflictError, ArchiveOccupiedError
 from mirrorflow_seed.storage_folder import TEMPORARY_FOLDER, StorageFolder
 
 FORMAT: Final = 1
@@ -134,6 +134,53 @@ class PendingExport:
         return results
 
 
+def continues(planned: Manifest, current: Manifest) -> bool:
+    """Whether the source has all that was *planned*: the same topics, up to the planned ends.
+
+    *current* is what it has now, after the same commit.
+    """
+    topic_ids = {topic.name: topic.topic_id for topic in current.topics}
+    partitions = current.partitions
+    return (
+        planned.isolation == current.isolation
+        and planned.source_cluster_id == current.source_cluster_id
+        and all(topic_ids.get(topic.name) == topic.topic_id for topic in planned.topics)
+        and all(
+            (now := partitions.get(key)) is not None and now.end >= earlier.end
+            for key, earlier in planned.partitions.items()
+        )
+    )
+
+
+def can_continue(plan: ExportPlan, current: Manifest, *, location: str) -> bool:
+    """Whether an export that would add *current* can continue *plan*, of a different one.
+
+    Raises ArchiveOccupiedError if that is of a different flow.
+    """
+    if plan.content.flow != current.flow:
+        raise ArchiveOccupiedError(
+            location=location,
+            problem=f"an export of flow {plan.content.flow} has not finished there",
+            action="name a different folder, or finish that export",
+        )
+    return not plan.replaced and continues(plan.content, current)
+
+
+def store_plan(pending: PendingExport, plan: ExportPlan, *, location: str) -> ExportPlan:
+    """Stores *plan*, and returns the plan to work on: that of a different export, if it was first.
+
+    Raises ArchiveConflictError or ArchiveOccupiedError if *plan*'s export cannot continue that one.
+    """
+    first = pending.store(plan)
+    if first is plan or can_continue(first, plan.content, location=location):
+        return first
+    raise ArchiveConflictError(
+        location=location,
+        problem="a different export has planned there what this one cannot continue",
+        action="start this export again when the other one has ended",
+    )
+
+
 def fence_plan(
     log: CommitLog, folder: StorageFolder, before: ArchiveState | None, plan: ExportPlan
 ) -> ArchiveState:
@@ -203,6 +250,16 @@ def chosen(plan: ExportPlan, exported: Sequence[ExportedFile]) -> list[tuple[Exp
             raise ValueError(f"range {part.index} is not complete")
         files += [(part, done) for done in chain]
     return files
+
+
+def move_to_places(folder: StorageFolder, files: Sequence[tuple[ExportRange, ExportedFile]]) -> None:
+    """Moves files that are not in their places yet: a killed export may have moved some."""
+    if not folder.renames:
+        return
+    present = folder.data()
+    for part, exported in files:
+        if exported.path and place_of(part, exported) not in present:
+            folder.move(exported.path, place_of(part, exported))
 
 
 def increment_of(

@@ -15,18 +15,10 @@ from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_replicator.switchover.diverged_tail import CountedTail, TailSurvey, require_decided
 from mirrorflow_seed.archive.commit_log import ArchiveState, CommitLog, read_archive
-from mirrorflow_seed.archive.export_driver import (
+from mirrorflow_seed.archive.export_checks import require_empty_or_archive, require_fit, require_own_files
+from mirrorflow_seed.archive.export_plan import (
     FILE_BYTES,
     FILE_GROWTH_MAX,
-    can_continue,
-    continues,
-    move_to_places,
-    require_empty_or_archive,
-    require_fit,
-    require_own_files,
-    store_plan,
-)
-from mirrorflow_seed.archive.export_plan import (
     Increment,
     SourceSnapshot,
     adds_nothing,
@@ -39,11 +31,15 @@ from mirrorflow_seed.archive.manifest import Manifest
 from mirrorflow_seed.archive.pending_export import (
     ExportPlan,
     PendingExport,
+    can_continue,
     chosen,
+    continues,
     discard_committed,
     fence_plan,
     increment_of,
+    move_to_places,
     remaining,
+    store_plan,
 )
 from mirrorflow_seed.errors import ArchiveUnfitError
 from mirrorflow_seed.storage_folder import TEMPORARY_FOLDER, StorageFolder

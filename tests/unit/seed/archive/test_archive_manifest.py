@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.record_digests import Tally
 from mirrorflow_core.topics.topic_acls import AclBinding
-from mirrorflow_seed.archive.export_driver import groups_of, require_own_files
+from mirrorflow_seed.archive.export_checks import require_own_files
+from mirrorflow_seed.archive.export_driver import groups_of
 from mirrorflow_seed.archive.export_plan import OFFSETS_MIN, ExportRange, plan_ranges
 from mirrorflow_seed.archive.manifest import (
     ArchivedConfig,

@@ -11,17 +11,11 @@ from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.archive.commit_log import ArchiveState
-from mirrorflow_seed.archive.export_driver import (
+from mirrorflow_seed.archive.export_checks import require_empty_or_archive, require_fit
+from mirrorflow_seed.archive.export_driver import IncrementResult, archived_bytes_per_offset_of
+from mirrorflow_seed.archive.export_plan import (
     FILE_BYTES,
     FILE_GROWTH_MAX,
-    ExportProgress,
-    IncrementResult,
-    archived_bytes_per_offset_of,
-    continues,
-    require_empty_or_archive,
-    require_fit,
-)
-from mirrorflow_seed.archive.export_plan import (
     Increment,
     SourceSnapshot,
     adds_nothing,
@@ -29,7 +23,9 @@ from mirrorflow_seed.archive.export_plan import (
     plan_increment,
     plan_ranges,
 )
+from mirrorflow_seed.archive.export_progress import ExportProgress
 from mirrorflow_seed.archive.manifest import ArchivedGroup, ArchivedOffset, Gap, Manifest, appended
+from mirrorflow_seed.archive.pending_export import continues
 from mirrorflow_seed.errors import ArchiveOccupiedError, ArchiveUnfitError
 from mirrorflow_seed.settings import FlowFiles
 from mirrorflow_seed.storage_folder import StorageFolder

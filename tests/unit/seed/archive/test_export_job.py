@@ -17,18 +17,14 @@ from mirrorflow_core.wire.records import Record
 from mirrorflow_replicator.switchover.diverged_tail import CountedTail, TailSurvey
 from mirrorflow_seed.archive import export_driver, export_task, tail_archive
 from mirrorflow_seed.archive.commit_log import CommitLog, read_archive
-from mirrorflow_seed.archive.export_driver import FILE_BYTES, ExportJob, ExportProgress
-from mirrorflow_seed.archive.export_plan import OFFSETS_MIN, SourceSnapshot
+from mirrorflow_seed.archive.export_driver import ExportJob
+from mirrorflow_seed.archive.export_plan import FILE_BYTES, OFFSETS_MIN, SourceSnapshot
+from mirrorflow_seed.archive.export_progress import ExportProgress
 from mirrorflow_seed.archive.manifest import Manifest
 from mirrorflow_seed.archive.parquet_files import read_records
 from mirrorflow_seed.archive.pending_export import ExportPlan, PendingExport
 from mirrorflow_seed.archive.tail_archive import archive_tails
-from mirrorflow_seed.errors import (
-    EXIT_DONE,
-    ArchiveConflictError,
-    ArchiveOccupiedError,
-    ArchiveUnfitError,
-)
+from mirrorflow_seed.errors import EXIT_DONE, ArchiveConflictError, ArchiveOccupiedError, ArchiveUnfitError
 from mirrorflow_seed.settings import FlowFiles, JobSettings
 from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify.range_reader import OffsetRange
