@@ -3,12 +3,15 @@
 import asyncio
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from mirrorflow_seed.archive import restore_driver
-from mirrorflow_seed.archive.restore_driver import PartitionRestorer, RestoreJob
+from mirrorflow_seed.archive import partition_restorer
+from mirrorflow_seed.archive.partition_restorer import PartitionRestorer
+from mirrorflow_seed.archive.restore_driver import RestoreJob
+from mirrorflow_seed.spark_tasks import SparkTasks
+from mirrorflow_seed.storage_folder import StorageFolder
 from tests.unit.seed.archive.test_archive_manifest import manifest
 
 pytest.importorskip("pyarrow")
@@ -25,16 +28,20 @@ class Tasks:
 
 
 def restorer_of(tasks: Tasks) -> PartitionRestorer:
-    restore: Any = SimpleNamespace(
-        tasks=tasks,
-        folder=SimpleNamespace(address="/archive"),
-        manifest=manifest(),
-        coordinator=SimpleNamespace(totals=(0, 0, 0.0), next_offsets={}, receive=lambda _: None),
-        reporter=SimpleNamespace(running=lambda **_: None),
+    others: Any = {
+        "wave": None,
+        "coordinator": SimpleNamespace(totals=(0, 0, 0.0), next_offsets={}, receive=lambda _: None),
+        "reporter": SimpleNamespace(running=lambda **_: None),
+    }
+    return PartitionRestorer(
+        cast("SparkTasks", tasks),
+        cast("StorageFolder", SimpleNamespace(address="/archive")),
+        manifest(),
+        names={"orders": "east.orders"},
+        next_offsets={},
         bytes_per_second=None,
+        **others,
     )
-    wave: Any = None
-    return PartitionRestorer(restore, wave, {"orders": "east.orders"}, {})
 
 
 def test_a_restore_that_is_stopped_before_its_tasks_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +52,7 @@ def test_a_restore_that_is_stopped_before_its_tasks_starts_none(monkeypatch: pyt
         started.append(inputs)
         return []
 
-    monkeypatch.setattr(restore_driver, "run_watched", run_watched)
+    monkeypatch.setattr(partition_restorer, "run_watched", run_watched)
     restorer = restorer_of(Tasks())
 
     restorer.stop()
@@ -69,7 +76,7 @@ def test_tasks_that_spark_begins_after_the_signal_are_cancelled(monkeypatch: pyt
             raise SystemError("cancelled")
         return []
 
-    monkeypatch.setattr(restore_driver, "run_watched", run_watched)
+    monkeypatch.setattr(partition_restorer, "run_watched", run_watched)
 
     restorer.run()
 
@@ -93,7 +100,7 @@ def test_ctrl_c_ends_the_tasks_that_compare(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("mirrorflow_seed.spark_tasks.WATCH_S", 0.01)
     job = RestoreJob.__new__(RestoreJob)
     parts: Any = (tasks, manifest(), None, SimpleNamespace(header_fingerprint=None))
-    job.tasks, job.manifest, job._files, job._settings = parts
+    job._tasks, job._manifest, job._files, job._settings = parts
 
     async def interrupt() -> None:
         comparison = asyncio.create_task(job._compare({"orders": "east.orders"}, {}))
