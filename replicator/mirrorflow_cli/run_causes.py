@@ -19,8 +19,8 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.stall_detection import StallReason
-from mirrorflow_replicator.http.progress import NOT_COPIED, NOTHING_MATCHES
 from mirrorflow_replicator.http.progress_text import UNREACHABLE, counted, duration
+from mirrorflow_replicator.http.replicating_state import NOT_COPIED, NOTHING_MATCHES
 
 SENTENCES_MAX: Final = 5  # about topics, and of each connector; they tend to be alike
 # Reasons that report no more than that a cluster cannot be used.

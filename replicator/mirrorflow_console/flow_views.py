@@ -26,7 +26,6 @@ from mirrorflow_console.documents import (
 from mirrorflow_console.flow_runs import FlowRun, images_of, runs_of
 from mirrorflow_console.lag_forecast import HELD_UP, Forecast, LagSample, Outlook, forecast
 from mirrorflow_console.runbook import Advice, advice_for
-from mirrorflow_replicator.http.progress import ReplicatingState
 from mirrorflow_replicator.http.progress_text import (
     UNREACHABLE,
     counted,
@@ -35,6 +34,7 @@ from mirrorflow_replicator.http.progress_text import (
     state_of,
     unreachable_sides,
 )
+from mirrorflow_replicator.http.replicating_state import ReplicatingState
 
 # Reasons of Ready and Replicating that a person asked for, or that pass by themselves.
 _WAITING_REASONS: Final = frozenset(

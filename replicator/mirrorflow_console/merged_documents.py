@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from mirrorflow_console.documents import ConnectorDocument, Figures
-from mirrorflow_replicator.http.progress import ReplicatingState
 from mirrorflow_replicator.http.progress_text import UNREACHABLE
+from mirrorflow_replicator.http.replicating_state import ReplicatingState
 
 _SUMS: Final = (
     "lagRecords", "recordsPerSecond", "bytesPerSecond", "records", "bytes", "skippedRecords", "lostRecords", "losses", "warnings",

@@ -153,7 +153,7 @@ def _count(value: Any) -> int:
 
 
 class Replicating(Enum):
-    """Whether records advance, as the replicator reports it (its `http/progress.py`)."""
+    """Whether records advance, as the replicator reports it (its `http/replicating_state.py`)."""
 
     ADVANCING = "Advancing"
     IDLE = "Idle"

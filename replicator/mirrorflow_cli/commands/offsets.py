@@ -37,11 +37,7 @@ from mirrorflow_core.offsets.checkpoints import (
 )
 from mirrorflow_core.offsets.offset_list_formats import format_translations
 from mirrorflow_core.offsets.offset_translation import translate_group
-from mirrorflow_core.offsets.share_offsets import (
-    ShareGroupFacts,
-    share_group_offsets,
-    writable_share_group,
-)
+from mirrorflow_core.offsets.share_offsets import ShareGroupFacts, share_group_offsets, writable_share_group
 from mirrorflow_core.settings import CheckpointSettings, SourceSettings
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.log_requests import LATEST
@@ -50,7 +46,7 @@ from mirrorflow_operator.plan.properties import plan_all
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets, OffsetReaders
 from mirrorflow_replicator.connectors.share_groups import ShareGroups
-from mirrorflow_replicator.http.progress import group_offset_json
+from mirrorflow_replicator.http.group_offsets import group_offset_json
 
 COLUMNS = ("group", "partition", "source", "target", "translation", "age", "written", "why")
 FAILOVER_COLUMNS = ("group", "partitions", "reread", "of which uncertain", "starts at")

@@ -25,7 +25,8 @@ from mirrorflow_core.reports import ConnectorReport, Guarantee, PartitionPhase, 
 from mirrorflow_core.settings import MetricNames, MetricsLevel
 from mirrorflow_core.stall_detection import StallReason
 from mirrorflow_replicator.http.partition_rates import NO_RATE, Rate, Spread, lag_records
-from mirrorflow_replicator.http.progress import BATCH_PATHS, partitions_of
+from mirrorflow_replicator.http.progress import BATCH_PATHS
+from mirrorflow_replicator.http.replicating_state import partitions_of
 from mirrorflow_replicator.http.worker_view import Response, WorkerView
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -24,7 +24,7 @@ from mirrorflow_core.connect.session_keys import Signature
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_replicator.config.worker_properties import LISTENERS_KEY, parse_listener
-from mirrorflow_replicator.http import application_offsets, metrics, progress, rest
+from mirrorflow_replicator.http import application_offsets, group_offsets, metrics, progress, rest
 from mirrorflow_replicator.http.commands import NOT_ALLOWED, Command
 from mirrorflow_replicator.http.worker_view import (
     ALGORITHM_HEADER,
@@ -432,7 +432,7 @@ class HttpServer:
             case "/metrics":
                 return metrics.respond(view)
             case "/offsets":
-                return progress.offsets(query, view)
+                return group_offsets.offsets(query, view)
             case "/progress":
                 return progress.respond(query, view)
             case _:

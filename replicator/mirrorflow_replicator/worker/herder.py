@@ -30,7 +30,7 @@ from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.connector_host import IdleConnector, RunningConnector, create_connector
 from mirrorflow_replicator.http.commands import Command
 from mirrorflow_replicator.http.partition_rates import Samples
-from mirrorflow_replicator.http.progress import has_started
+from mirrorflow_replicator.http.replicating_state import has_started
 from mirrorflow_replicator.http.worker_view import Request, Response
 from mirrorflow_replicator.worker.local_connectors import ConnectorSlot
 

@@ -14,7 +14,7 @@ from mirrorflow_kafka.stores.worker_topics import ConfigTopic, StatusTopic
 from mirrorflow_replicator.connectors.connector_host import create_connector
 from mirrorflow_replicator.http.commands import Command, Restart
 from mirrorflow_replicator.http.partition_rates import Samples
-from mirrorflow_replicator.http.progress import has_started
+from mirrorflow_replicator.http.replicating_state import has_started
 from mirrorflow_replicator.http.worker_view import Request, Response
 from mirrorflow_replicator.process import now_ms
 from mirrorflow_replicator.worker import config_decisions

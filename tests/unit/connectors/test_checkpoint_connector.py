@@ -17,7 +17,7 @@ from mirrorflow_replicator.connectors.checkpoint_connector import CheckpointConn
 from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointPasses
 from mirrorflow_replicator.connectors.claim_reader import FlowEndWatch
 from mirrorflow_replicator.connectors.connector_host import create_connector
-from mirrorflow_replicator.http.progress import is_ready, replicating, totals
+from mirrorflow_replicator.http.replicating_state import is_ready, replicating, totals
 from tests.unit.http.reports import view
 
 WAIT_S = 300.0

@@ -8,7 +8,7 @@ from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.connectors.connector_host import create_connector
 from mirrorflow_replicator.connectors.heartbeat_connector import HeartbeatConnector
-from mirrorflow_replicator.http.progress import has_started, is_ready, replicating, totals
+from mirrorflow_replicator.http.replicating_state import has_started, is_ready, replicating, totals
 from tests.unit.http.reports import view
 
 WAIT_S = 300.0

@@ -6,7 +6,7 @@ import pytest
 
 from mirrorflow_core.offsets.checkpoints import GroupOffset
 from mirrorflow_core.reports import GroupsReport
-from mirrorflow_replicator.http.progress import offsets
+from mirrorflow_replicator.http.group_offsets import offsets
 from tests.unit.http.reports import NOW_S, connector, content, view
 
 OFFSET = GroupOffset(

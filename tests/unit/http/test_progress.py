@@ -8,7 +8,7 @@ import pytest
 from mirrorflow_core.reports import GroupsReport, Guarantee, PartitionPhase, SideReport
 from mirrorflow_replicator.http import progress
 from mirrorflow_replicator.http.partition_rates import Samples
-from mirrorflow_replicator.http.progress import has_started
+from mirrorflow_replicator.http.replicating_state import has_started
 from mirrorflow_replicator.http.worker_view import local_view
 from tests.unit.http.reports import NOW_S, connector, content, partition, samples_of_progress, task, view
 
