@@ -1,7 +1,7 @@
 """Parses what the Job of a Switchover reports: its progress over HTTP, or its termination message. Pure and total.
 
 As of every pod, numbers are finite and not negative, texts match a pattern or are bounded, and unknown fields are ignored. The writer
-is mirrorflow_cli's `switchover_job`; a test compares the two.
+is mirrorflow_cli's `switchover_job_progress`; a test compares the two.
 """
 
 import json

@@ -11,7 +11,7 @@ import pytest
 from kubernetes import client
 from playwright.sync_api import Browser, Page, expect
 
-from mirrorflow_cli.switchover_job import SwitchoverProgress
+from mirrorflow_cli.switchover_job_progress import SwitchoverProgress
 from mirrorflow_core.switchover.record import StateEntry, SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 from tests.harness.browser import ABSENT, chromium, opened_page, serious_violations, started_browser

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_cli.switchover_job import SwitchoverProgress
+from mirrorflow_cli.switchover_job_progress import SwitchoverProgress
 from mirrorflow_core.switchover.loss import EndEvidence, LossAssessment, PartitionLoss
 from mirrorflow_core.switchover.record import StateEntry, SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_cli.switchover_job import SwitchoverProgress
+from mirrorflow_cli.switchover_job_progress import SwitchoverProgress
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 from tests.harness.kafka.processes import wait_until

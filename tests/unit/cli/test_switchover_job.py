@@ -14,7 +14,8 @@ import pytest
 
 from mirrorflow_cli import switchover_job
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_USAGE
-from mirrorflow_cli.switchover_job import CANARY_UNKNOWN, SwitchoverProcess, SwitchoverProgress, main
+from mirrorflow_cli.switchover_job import CANARY_UNKNOWN, SwitchoverProcess, main
+from mirrorflow_cli.switchover_job_progress import SwitchoverProgress
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.switchover.canary import CanaryRequest, CanaryResult, CanaryTimeline
 from mirrorflow_core.switchover.record import SwitchoverRecord

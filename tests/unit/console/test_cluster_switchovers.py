@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from mirrorflow_cli.switchover_job import SwitchoverProgress
+from mirrorflow_cli.switchover_job_progress import SwitchoverProgress
 from mirrorflow_console import cluster_switchovers
 from mirrorflow_console.cluster_switchovers import ENDED, ClusterSwitchovers, switchover_document
 from mirrorflow_console.flow_views import Level

@@ -5,19 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from mirrorflow_cli.switchover_job import MESSAGE_MAX_BYTES, SwitchoverProgress
+from mirrorflow_cli.switchover_job_progress import MESSAGE_MAX_BYTES, SwitchoverProgress
 from mirrorflow_cli.switchover_report import canary_report
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.canary import CanaryResult, CanaryTimeline
 from mirrorflow_core.switchover.loss import EndEvidence, LossAssessment, PartitionLoss
 from mirrorflow_core.switchover.record import HISTORY_MAX, StateEntry, SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
-from mirrorflow_operator.api.pair_status import (
-    CanaryMilliseconds,
-    CanarySummary,
-    SwitchoverLoss,
-    TopicLoss,
-)
+from mirrorflow_operator.api.pair_status import CanaryMilliseconds, CanarySummary, SwitchoverLoss, TopicLoss
 from mirrorflow_operator.status.switchover_reports import SwitchoverReport, parse_switchover_report
 
 RECORD = SwitchoverRecord(
