@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
+from mirrorflow_cli.loss_report import degraded_sentence
 from mirrorflow_core.switchover.canary import CanaryResult, CanaryStep
 from mirrorflow_core.switchover.observation import ReadinessCheck, SealVerification
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.seal import Seal
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
-from mirrorflow_core.switchover.states import SwitchoverState
+from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, SwitchoverType
 from mirrorflow_replicator.switchover.acl_fence import CanaryTimes
 from mirrorflow_replicator.switchover.final_groups import FinalGroup
 from mirrorflow_replicator.switchover.read_again import ReadAgain
@@ -297,3 +298,21 @@ def sentence_of(record: SwitchoverRecord) -> str:
         case SwitchoverState.REFUSED:
             return f"The switchover was refused, and nothing was changed.{reason}"
     return f"Switchover {record.id} of {record.pair} from {record.source} to {record.to} is in state {record.state.value}.{reason}"
+
+
+def outcome_of(record: SwitchoverRecord) -> str:
+    """Returns how a switchover of any kind stands."""
+    return degraded_sentence(record) if record.state is SwitchoverState.DEGRADED else sentence_of(record)
+
+
+def completion_of(record: SwitchoverRecord, file: str) -> list[str]:
+    """Returns what to do about a planned switchover of the pair in *file* that has promoted and is not completed."""
+    if record.is_unplanned or record.is_final or record.state not in PROMOTED:
+        return []
+    option = " --restore" if record.type is SwitchoverType.RESTORE else ""
+    command = f"`mirrorflow switchover -f {file} --to {record.to}{option}`"
+    if record.state is SwitchoverState.PROMOTING:
+        leads = f"it leads applications to {record.to}, also while {record.source} does not respond"
+        return [f"If no process carries it out, run {command}: {leads}. No record is lost."]
+    moved = f"Applications run on {record.to}, which has every record that {record.source} had acknowledged."
+    return [f"{moved} Run {command} when {record.source} responds again: it starts the flow back."]

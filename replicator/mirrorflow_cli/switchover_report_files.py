@@ -3,6 +3,8 @@
 A file is replaced as a whole, so a command that is killed leaves the earlier one or the new one.
 """
 
+import argparse
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mirrorflow_cli.errors import FailedError, UsageError
+from mirrorflow_cli.output import print_json
 
 JSON_SUFFIX: Final = ".json"
 PAGE_SUFFIX: Final = ".html"
@@ -28,6 +31,17 @@ def check_report_files(names: Sequence[str]) -> None:
             raise UsageError(
                 f"--report: {name} cannot be written; name a file in a folder that you may write to."
             )
+
+
+def write_result(arguments: argparse.Namespace, report: dict[str, Any], sentences: list[str]) -> None:
+    """Prints the result, and writes the report if there is to be one."""
+    # The switchover has ended: that no process reads how changes neither the report nor the exit status.
+    with contextlib.suppress(BrokenPipeError):
+        if arguments.json:
+            print_json(report)
+        else:
+            print("\n".join(sentences))
+    write_report_files(arguments.report_files, report)
 
 
 def write_report_files(names: Sequence[str], report: Mapping[str, Any]) -> None:

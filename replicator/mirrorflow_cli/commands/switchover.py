@@ -10,50 +10,42 @@ import contextlib
 import secrets
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, FailedError, UsageError
 from mirrorflow_cli.flow_progress import read_flow_progress
-from mirrorflow_cli.loss_report import degraded_sentence, loss_report, loss_sentences
-from mirrorflow_cli.output import add_json_argument, print_json
+from mirrorflow_cli.loss_report import loss_report, loss_sentences
+from mirrorflow_cli.output import add_json_argument
 from mirrorflow_cli.pair_arguments import pair_from, switchover_settings
-from mirrorflow_cli.rehearsal_canary import (
-    add_canary_arguments,
-    refuse_canary_contradictions,
-    running_canary,
-)
-from mirrorflow_cli.switchover_progress import fence_text, refresh_local_switchover, shown_session
+from mirrorflow_cli.rehearsal_canary import add_canary_arguments, refuse_canary_contradictions, running_canary
+from mirrorflow_cli.switchover_progress import refresh_local_switchover, shown_session
 from mirrorflow_cli.switchover_report import (
     StepDisplay,
     canary_report,
     canary_sentence,
+    completion_of,
     continues_alone,
-    predicted_report,
-    predicted_sentence,
+    outcome_of,
     print_if_read,
     report_of,
     sentence_of,
     session_report,
 )
-from mirrorflow_cli.switchover_report_files import check_report_files, write_report_files
+from mirrorflow_cli.switchover_report_files import check_report_files, write_result
+from mirrorflow_cli.switchover_rollback import FOR_ROLLBACK, roll_back
+from mirrorflow_cli.switchover_status import show_status
 from mirrorflow_cli.verification_results import NOT_GIVEN, add_verification_argument, last_verification
-from mirrorflow_core.errors import ClusterError, MirrorFlowError
+from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.replication_policy import flow_name
-from mirrorflow_core.switchover import guards
-from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, SwitchoverType
 from mirrorflow_operator.api.mirror_pair import LoadedPair
 from mirrorflow_replicator.switchover.canary_application import CanaryApplication
-from mirrorflow_replicator.switchover.flow_mover import newest_claim
-from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings
-from mirrorflow_replicator.switchover.read_again import ReadAgain, predict_read_again
-from mirrorflow_replicator.switchover.session import ReadableJournal, SwitchoverSession, readable_journal
-from mirrorflow_replicator.switchover.source_rollback import source_rollback
+from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings
+from mirrorflow_replicator.switchover.session import SwitchoverSession
 from mirrorflow_replicator.switchover.unplanned_session import (
     UnplannedSession,
     complete_alone,
@@ -63,18 +55,11 @@ from mirrorflow_replicator.switchover.unplanned_session import (
 )
 
 STATUS, ROLLBACK = "status", "rollback"
+_ACTIONS = {STATUS: show_status, ROLLBACK: roll_back}
 _COMPLETED = frozenset({SwitchoverState.DONE, SwitchoverState.REHEARSED, SwitchoverState.DEGRADED})
 _REQUEST_OPTIONS = (
     "to", "rehearse", "live_groups", "unplanned", "restore", "accept_loss", "progress", "verification", "canary_topic", "canary_group",
 )  # fmt: skip
-_FOR_ROLLBACK = "--accept-two-active"
-_UNKNOWN = "It is unknown what groups would read again: "
-PREDICT_TIMEOUT_S = 30.0  # for which `status` reads the offsets of all groups
-_FENCE_SENTENCES: Mapping[FenceState | None, str] = {
-    FenceState.COMPLETE: "A fence keeps applications from writing to {}.",
-    FenceState.PARTIAL: "A part of the fence of {} is there: applications may write to some of its topics.",
-    None: "It is not known whether the fence of {} is there.",
-}
 _Session = SwitchoverSession | UnplannedSession
 
 
@@ -147,7 +132,7 @@ def _add_risk_arguments(parser: argparse.ArgumentParser) -> None:
         help="for --unplanned: switch over although records that were not copied are lost",
     )
     parser.add_argument(
-        _FOR_ROLLBACK,
+        FOR_ROLLBACK,
         action="store_true",
         help="for rollback while the other member is lost: let applications write again, although someone may have moved them there unplanned",
     )
@@ -159,7 +144,7 @@ def execute(arguments: argparse.Namespace) -> int:
     loaded = pair_from(arguments)
     members = tuple(loaded.pair.spec.members)
     if arguments.accept_two_active and arguments.action != ROLLBACK:
-        raise UsageError(f"{_FOR_ROLLBACK} is for rollback alone; remove it.")
+        raise UsageError(f"{FOR_ROLLBACK} is for rollback alone; remove it.")
     if arguments.action is not None:
         options = [f"--{name.replace('_', '-')}" for name in _REQUEST_OPTIONS if getattr(arguments, name)]
         if options:
@@ -275,7 +260,7 @@ async def _switch_with_both(
     is_completed = last.state is SwitchoverState.DONE
     sentences = [*session.checks.notes, sentence_of(last), *(late if is_completed else [])]
     sentences += [] if result is None else [canary_sentence(result)]
-    _finish(arguments, session_report(last, session) | canary_report(result), sentences)
+    write_result(arguments, session_report(last, session) | canary_report(result), sentences)
     if signals and last.state not in _COMPLETED:
         return EXIT_SIGNAL_BASE + signals[0]
     has_failed = last.state not in _COMPLETED or (result is not None and result.problem)
@@ -298,21 +283,8 @@ async def _complete_alone(
         with rolling_back_at_signals(session, display):
             last = await complete_alone(session, newest)
     refresh_local_switchover(last)
-    _finish(arguments, report_of(last), [_outcome(last), *_completion(arguments, last)])
+    write_result(arguments, report_of(last), [outcome_of(last), *completion_of(last, arguments.file)])
     return EXIT_DONE
-
-
-def _completion(arguments: argparse.Namespace, record: SwitchoverRecord) -> list[str]:
-    """Returns what to do about a planned switchover that has promoted and is not completed."""
-    if record.is_unplanned or record.is_final or record.state not in PROMOTED:
-        return []
-    option = " --restore" if record.type is SwitchoverType.RESTORE else ""
-    command = f"`mirrorflow switchover -f {arguments.file} --to {record.to}{option}`"
-    if record.state is SwitchoverState.PROMOTING:
-        leads = f"it leads applications to {record.to}, also while {record.source} does not respond"
-        return [f"If no process carries it out, run {command}: {leads}. No record is lost."]
-    moved = f"Applications run on {record.to}, which has every record that {record.source} had acknowledged."
-    return [f"{moved} Run {command} when {record.source} responds again: it starts the flow back."]
 
 
 async def _switch_unplanned(arguments: argparse.Namespace, settings: SwitchoverSettings) -> int:
@@ -321,13 +293,13 @@ async def _switch_unplanned(arguments: argparse.Namespace, settings: SwitchoverS
     async with unplanned_session(settings, on_step=display.show, progress=progress) as session:
         newest = session.journal.newest
         if newest is not None and needs_target_alone(newest, settings):
-            raise FailedError(f"{_outcome(newest)} {' '.join(_completion(arguments, newest))}")
+            raise FailedError(f"{outcome_of(newest)} {' '.join(completion_of(newest, arguments.file))}")
         record = _unfinished(session, settings, kind) or _request(arguments, settings, kind)
         with rolling_back_at_signals(session, display) as signals:
             last = await session.runner.run(record)
         groups = session.observer.groups or ()
     report = report_of(last, groups=groups) | loss_report(last)
-    _finish(arguments, report, [*loss_sentences(last), _outcome(last)])
+    write_result(arguments, report, [*loss_sentences(last), outcome_of(last)])
     if signals and last.state not in _COMPLETED:
         return EXIT_SIGNAL_BASE + signals[0]
     return EXIT_DONE if last.state in _COMPLETED else EXIT_FAILED
@@ -347,10 +319,6 @@ def _request(
         allows_live_groups=arguments.live_groups,
         accepts_loss=arguments.accept_loss,
     )
-
-
-def _outcome(record: SwitchoverRecord) -> str:
-    return degraded_sentence(record) if record.state is SwitchoverState.DEGRADED else sentence_of(record)
 
 
 def _unfinished(
@@ -405,150 +373,3 @@ def rolling_back_at_signals(session: _Session, display: StepDisplay) -> Iterator
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
-
-
-async def _status(arguments: argparse.Namespace, loaded: LoadedPair, settings: SwitchoverSettings) -> int:
-    async with readable_journal(settings) as read:
-        states = {alias: await read.fence_state(settings, alias) for alias in loaded.pair.spec.members}
-        predicted = await _predicted(arguments, loaded, read)
-    newest = read.journal.newest
-    if newest is not None:
-        refresh_local_switchover(newest)
-    fences = {alias: fence_text(state) for alias, state in states.items()}
-    report = {
-        "pair": settings.pair,
-        "active": read.journal.active,
-        "fences": fences,
-        "newest": None if newest is None else report_of(newest) | loss_report(newest),
-        "predicted": predicted_report(predicted),
-        "unread": dict(read.problems),
-    }
-    sentences = [f"{settings.pair} was never switched over." if newest is None else _outcome(newest)]
-    sentences += [] if newest is None else [*loss_sentences(newest), *_completion(arguments, newest)]
-    sentences += [
-        f"The journal of {alias} was not read: {problem}" for alias, problem in read.problems.items()
-    ]
-    sentences += [
-        _FENCE_SENTENCES[state].format(alias) for alias, state in states.items() if state in _FENCE_SENTENCES
-    ]
-    sentences.append(predicted_sentence(predicted))
-    _finish(arguments, report, sentences)
-    return EXIT_DONE
-
-
-async def _predicted(
-    arguments: argparse.Namespace, loaded: LoadedPair, read: ReadableJournal
-) -> ReadAgain | str:
-    """Returns what groups would read again if applications were moved now, or why that is not known, as a sentence."""
-    newest = read.journal.newest
-    if read.problems:
-        return f"{_UNKNOWN}both clusters have to respond."
-    if newest is not None and not newest.is_final:
-        return f"{_UNKNOWN}switchover {newest.id} has not ended."
-    try:
-        async with asyncio.timeout(PREDICT_TIMEOUT_S):
-            active = read.journal.active or await _running_member(arguments, loaded, read)
-            if active is None:
-                return f"{_UNKNOWN}before the first switchover, the flow of one member has to run."
-            (to,) = (alias for alias in loaded.pair.spec.members if alias != active)
-            settings, source = switchover_settings(arguments, loaded, to), read.clusters[active]
-            clusters = PairClusters(source=source, target=read.clusters[to], probe=source)
-            return await predict_read_again(settings, clusters, time.time_ns() // 1_000_000)
-    except TimeoutError:
-        return f"{_UNKNOWN}their offsets were not read within {PREDICT_TIMEOUT_S:.0f} s."
-    except MirrorFlowError as error:
-        return f"{_UNKNOWN}{error}"
-
-
-async def _running_member(
-    arguments: argparse.Namespace, loaded: LoadedPair, read: ReadableJournal
-) -> str | None:
-    """Returns the member whose flow runs, by its claim; None if that is none or both. Raises MirrorFlowError."""
-    running = []
-    for to in loaded.pair.spec.members:
-        forward = switchover_settings(arguments, loaded, to).forward
-        claim = await newest_claim(read.clusters[to], forward)
-        if claim is not None and not claim.left and not claim.ended:
-            running.append(forward.source_alias)
-    return running[0] if len(running) == 1 else None
-
-
-async def _roll_back(arguments: argparse.Namespace, loaded: LoadedPair, settings: SwitchoverSettings) -> int:
-    async with readable_journal(settings) as read:
-        newest = read.journal.newest
-    if newest is None or newest.is_final:
-        state = (
-            "was never switched over"
-            if newest is None
-            else f"has no switchover under way: {sentence_of(newest)}"
-        )
-        raise FailedError(f"{settings.pair} {state}")
-    if newest.state is SwitchoverState.DEGRADED:
-        raise FailedError(f"Switchover {newest.id} cannot be rolled back. {degraded_sentence(newest)}")
-    if newest.state in PROMOTED:
-        raise FailedError(
-            f"Switchover {newest.id} has promoted {newest.to} and cannot be rolled back. Complete it with "
-            f"`mirrorflow switchover -f {arguments.file} --to {newest.to}`, then switch back with --to {newest.source}."
-        )
-    display = StepDisplay()
-    own = switchover_settings(arguments, loaded, newest.to)
-    if newest.to in read.problems and not newest.is_unplanned:
-        return await _roll_back_alone(arguments, own, newest, read.problems[newest.to])
-    if newest.is_unplanned:
-        async with unplanned_session(own, on_step=display.show) as unplanned:
-            unplanned.observer.request_rollback()
-            last = await unplanned.runner.run(unplanned.journal.newest or newest)
-        report = report_of(last)
-    else:
-        async with shown_session(arguments, own, on_step=display.show) as session:
-            session.observer.request_rollback()
-            last = await session.runner.run(session.journal.newest or newest)
-        report = session_report(last, session)
-    _finish(arguments, report, [sentence_of(last)])
-    return EXIT_DONE if last.state in {SwitchoverState.LIFTED, SwitchoverState.REFUSED} else EXIT_FAILED
-
-
-async def _roll_back_alone(
-    arguments: argparse.Namespace, settings: SwitchoverSettings, newest: SwitchoverRecord, problem: str
-) -> int:
-    """Lets applications write to the source again, while the target does not respond. Raises FailedError if that may be promoted."""
-    source, to, state = newest.source, newest.to, newest.state.value
-    if newest.state is SwitchoverState.CHECKING:
-        raise FailedError(
-            f"Switchover {newest.id} has changed nothing yet: {source} accepts writes. {problem}"
-        )
-    if not guards.is_unpromoted(newest):
-        raise FailedError(
-            f"{problem} Switchover {newest.id} is in state {state}, so {to} may have been promoted, which only its journal shows. It can be "
-            f"rolled back or completed when {to} responds."
-        )
-    if not arguments.accept_two_active:
-        raise FailedError(
-            f"{problem} The journal of {source} shows that switchover {newest.id} has promoted nothing (state {state}). If no one has moved "
-            f"applications to {to} by an unplanned switchover since, add {_FOR_ROLLBACK}: applications can write to {source} again then. "
-            "If someone has, both members would be active."
-        )
-    display = StepDisplay()
-    async with source_rollback(settings, newest.id, on_step=display.show) as (present, runner):
-        last = await runner.run(present)
-    refresh_local_switchover(last)
-    sentences = [
-        f"Applications can write to {source} again. Switchover {last.id} is in state {last.state.value} until {to} responds.",
-        f"Run `mirrorflow switchover rollback -f {arguments.file}` then: it lets the flow to {to} copy again, if that was ended.",
-    ]
-    _finish(arguments, report_of(last), sentences)
-    return EXIT_DONE
-
-
-def _finish(arguments: argparse.Namespace, report: dict[str, Any], sentences: list[str]) -> None:
-    """Prints the result, and writes the report if there is to be one."""
-    # The switchover has ended: that no process reads how changes neither the report nor the exit status.
-    with contextlib.suppress(BrokenPipeError):
-        if arguments.json:
-            print_json(report)
-        else:
-            print("\n".join(sentences))
-    write_report_files(arguments.report_files, report)
-
-
-_ACTIONS = {STATUS: _status, ROLLBACK: _roll_back}

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_cli import rehearsal_canary
+from mirrorflow_cli import rehearsal_canary, switchover_rollback, switchover_status
 from mirrorflow_cli.__main__ import main
-from mirrorflow_cli.commands import switchover
 from mirrorflow_cli.commands.switchover import rolling_back_at_signals
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, FailedError
 from mirrorflow_cli.switchover_report import StepDisplay, report_of, sentence_of
@@ -74,7 +73,7 @@ def test_a_rollback_without_its_target_names_the_risk_and_is_refused_if_the_targ
     async def readable_journal(_: object) -> AsyncIterator[object]:
         yield read
 
-    monkeypatch.setattr(switchover, "readable_journal", readable_journal)
+    monkeypatch.setattr(switchover_rollback, "readable_journal", readable_journal)
     may_accept = [] if state is SwitchoverState.VERIFYING else ["--accept-two-active"]
 
     assert EXIT_FAILED == main(["switchover", "rollback", "-f", str(pair), *may_accept])
@@ -419,8 +418,8 @@ def test_a_result_that_no_process_reads_changes_neither_status_nor_report(
         return "It is unknown."
 
     read.fence_state = fence_state
-    monkeypatch.setattr(switchover, "readable_journal", readable_journal)
-    monkeypatch.setattr(switchover, "_predicted", predicted)
+    monkeypatch.setattr(switchover_status, "readable_journal", readable_journal)
+    monkeypatch.setattr(switchover_status, "_predicted", predicted)
     _closed_pipe("stdout", monkeypatch)
 
     report = tmp_path / "report.json"
