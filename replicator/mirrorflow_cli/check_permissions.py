@@ -1,7 +1,7 @@
 """Checks the permissions of the flow's users on both clusters; changes nothing.
 
 Uses KIP-430's authorized operations: without an authorizer they include every operation, and a broker returns
-them for topics that do not exist yet, too. `mirrorflow_core.topics.topic_acls` has the operations; `commands.check` checks
+them for topics that do not exist yet, too. `mirrorflow_core.topics.topic_acls` has the operations; `check_creation` checks
 Create.
 
 Permissions are requested for each group separately, also for groups that do not exist yet. A missing

@@ -1,18 +1,19 @@
 """`mirrorflow check`: checks on both clusters whether the flow can run; changes nothing.
 
-This module checks reachability with each client's own credentials, who owns the flow, and which guarantee it will have
-(docs/exactly-once.md). `check_capabilities` checks which requests the target offers, `check_permissions` what the flow's
-users may do, and `check_creation` below what would be created. No transactional id is used: that would fence the flow's owner.
+This module checks reachability with each client's own credentials, and which guarantee the flow will have
+(docs/exactly-once.md). `check_capabilities` checks which requests the target offers, `check_owner` who owns the flow,
+`check_permissions` what its users may do, `check_creation` what would be created, and `check_record_limits` which records the copies
+would refuse.
 """
 
 import argparse
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirrorflow_cli.check_capabilities import check_capabilities
+from mirrorflow_cli.check_creation import check_creation, check_retention
+from mirrorflow_cli.check_owner import check_flow_owner, check_same_cluster
 from mirrorflow_cli.check_permissions import (
-    UNAUTHORIZED,
     Needed,
     check_acls,
     check_heartbeats_on_source,
@@ -21,14 +22,12 @@ from mirrorflow_cli.check_permissions import (
     check_target,
     check_target_groups,
     checkpoint_topics,
-    first_of,
     heartbeat_topics,
-    missing_acl_message,
     own_topics,
     source_acls,
 )
-from mirrorflow_cli.check_record_limits import SourceTopics, check_record_limits, sample_topics
-from mirrorflow_cli.clusters import connected, selected_topics, target_plan, topic_sizes
+from mirrorflow_cli.check_record_limits import SourceTopics, sample_topics
+from mirrorflow_cli.clusters import connected, selected_topics
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED
 from mirrorflow_cli.flow_arguments import (
     companion_settings,
@@ -40,18 +39,8 @@ from mirrorflow_cli.flow_arguments import (
 from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.output import Findings, add_json_argument, print_json
 from mirrorflow_cli.schema_plans import check_schemas, schema_settings
-from mirrorflow_core.errors import (
-    ClusterChangedError,
-    ClusterError,
-    FlowEndedError,
-    FlowExistsError,
-    NotAuthorizedError,
-    SettingError,
-    ShortTransactionsError,
-    UnsupportedBrokerError,
-)
+from mirrorflow_core.errors import ClusterError, NotAuthorizedError, SettingError, ShortTransactionsError
 from mirrorflow_core.offsets.checkpoints import Group
-from mirrorflow_core.replication_policy import runs_elsewhere
 from mirrorflow_core.reports import Guarantee
 from mirrorflow_core.settings import (
     CheckpointSettings,
@@ -60,37 +49,23 @@ from mirrorflow_core.settings import (
     PolicyKind,
     SourceSettings,
 )
-from mirrorflow_core.topics.same_cluster import same_cluster_refusal, same_cluster_warning
 from mirrorflow_core.topics.topic_acls import AclBinding
-from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, changes_by_copy, compacted_alone
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.claim_view import ClaimView
-from mirrorflow_core.writer.flow_start import awaited_switchover
-from mirrorflow_core.writer.transaction_log import decided_records
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.configs import alter_to_accepted_settings, create_with_accepted_settings
-from mirrorflow_kafka.admin.transaction_log_reader import LogCache, read_log
+from mirrorflow_kafka.admin.transaction_log_reader import LogCache
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.writer.fencing import why_unfenced
 from mirrorflow_kafka.writer.producer_transactions import SHORTEST_TRANSACTION_MS, short_timeout_warning
 from mirrorflow_replicator.config.clients import shared
-from mirrorflow_replicator.config.plugins import make_config_rules, make_selection
 from mirrorflow_replicator.connectors.claim_reader import updated_view
-from mirrorflow_replicator.connectors.flow_takeover import opposite_topics, refuse_changed_clusters
-from mirrorflow_replicator.connectors.internal_topics import (
-    correct_topic_configs,
-    internal_topics,
-    internal_topics_of_source,
-    is_internal,
-)
-from mirrorflow_replicator.copy.task_parts import flow_topics
+from mirrorflow_replicator.connectors.flow_takeover import opposite_topics
+from mirrorflow_replicator.connectors.internal_topics import internal_topics, internal_topics_of_source
 from mirrorflow_replicator.http.progress_text import counted
 
 # APIs that a source needs besides those for reading: api key -> (name, Kafka release, purpose).
 SOURCE_APIS = {23: ("OffsetForLeaderEpoch", "0.11", "noticing that records were truncated")}
-LIST_CLIENT_METRICS = 74  # an API key since Kafka 3.7
 MAX_TIMEOUT = "transaction.max.timeout.ms"
-MIN_IN_SYNC, DEFAULT_FACTOR = "min.insync.replicas", "default.replication.factor"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -270,26 +245,6 @@ async def check_guarantee(target: Cluster, settings: SourceSettings, findings: F
     return why is None
 
 
-def check_same_cluster(
-    target: Cluster,
-    settings: SourceSettings,
-    source_cluster_id: str | None,
-    topics: Collection[str],
-    findings: Findings,
-) -> None:
-    """Reports that the source, with these *topics*, is the *target* itself; *source_cluster_id* is None if it did not answer."""
-    if source_cluster_id is None or source_cluster_id != target.cluster_id:
-        return
-    aliases = {"source_alias": settings.source_alias, "target_alias": settings.target_alias}
-    refusal = same_cluster_refusal(
-        make_selection(settings), **aliases, cluster_id=source_cluster_id, topics=topics
-    )
-    if refusal is not None:
-        findings.problem(str(refusal))
-    else:
-        findings.note(same_cluster_warning(**aliases, cluster_id=source_cluster_id))
-
-
 async def _check_transaction_timeout(target: Cluster, settings: SourceSettings, findings: Findings) -> None:
     try:
         brokers = await admin.describe_brokers(target, [MAX_TIMEOUT])
@@ -302,211 +257,3 @@ async def _check_transaction_timeout(target: Cluster, settings: SourceSettings, 
         findings.problem(str(error))
     elif warning := short_timeout_warning(settings.target_alias, timeout_ms):
         findings.note(warning)
-
-
-async def check_flow_owner(
-    target: Cluster,
-    settings: SourceSettings,
-    source_cluster_id: str | None,
-    opposite: Claim | None,
-    findings: Findings,
-) -> None:
-    """Reports another flow or cluster that owns the source alias on *target*, and what the flow would wait for. Raises ClusterError.
-
-    *source_cluster_id* is None if the source did not answer, and is not compared then. *opposite*: the newest claim of the flow in the
-    opposite direction, if topics keep their names.
-    """
-    claim = await _newest_claim(target, settings)
-    if switchover := awaited_switchover(claim, opposite, target_cluster_id=target.cluster_id):
-        source, to = settings.source_alias, settings.target_alias
-        findings.note(str(FlowEndedError(source=source, target=to, switchover=switchover, is_opposite=True)))
-    if claim is None or not (claim.has_run or claim.ended is not None):
-        return  # at most a switchover that was rolled back has held it
-    source, owner = settings.source_alias, claim.flow
-    if runs_elsewhere(settings.flow, owner):
-        findings.note(
-            f"{settings.target_alias} receives {source} from flow {owner}, which a Kubernetes cluster runs."
-        )
-    elif owner in settings.takes_over:
-        findings.note(f"This flow takes {source} over from flow {owner}: stop that one first.")
-    elif owner != settings.flow:
-        error = FlowExistsError(
-            source=source, target=settings.target_alias, owner=owner, claimant=settings.flow
-        )
-        findings.problem(str(error))
-    if claim.ended is not None:
-        findings.note(
-            str(FlowEndedError(source=source, target=settings.target_alias, switchover=claim.ended))
-        )
-    now = replace(claim, source_cluster_id=source_cluster_id, target_cluster_id=target.cluster_id)
-    try:
-        refuse_changed_clusters(claim, now, settings)
-    except ClusterChangedError as error:
-        findings.problem(str(error))
-
-
-async def _newest_claim(target: Cluster, settings: SourceSettings) -> Claim | None:
-    """Returns the claim of the flow's last owner; None if there is none or it may not be read."""
-    topics = flow_topics(settings)
-    try:
-        await target.refresh([topics.claims.topic])
-        if target.leader(*topics.claims) is None:
-            return None
-        log = await read_log(target, topics.claims, topics.claim_in)
-    except NotAuthorizedError:
-        return None  # `check_permissions` reports the missing permission.
-    claims = decided_records(log, Claim).committed
-    return claims[-1] if claims else None
-
-
-async def check_creation(
-    target: Cluster,
-    settings: SourceSettings,
-    source: SourceTopics,
-    further_topics: Sequence[admin.NewTopic],
-    findings: Findings,
-) -> None:
-    """Reports which copies of the *source* could not be created, and what would be created and grown.
-
-    *further_topics* are the topics that connectors create for themselves.
-    """
-    present = await topic_sizes(target)
-    planned = target_plan(settings, source.sizes, present, source.configs)
-    for topic, other in planned.clashes.items():
-        findings.problem(f"Topic {topic} would have the target name of {other}; exclude one of them.")
-    wanted = [
-        admin.NewTopic(
-            name=new.name,
-            partitions=new.partitions,
-            replication_factor=new.replication_factor,
-            configs=new.configs,
-        )
-        for new in planned.create
-    ] + [topic for topic in further_topics if topic.name not in present]
-    outcome = await create_with_accepted_settings(target, wanted, validate_only=True)
-    for sentence in outcome.settings:
-        findings.note(sentence)
-    await _check_replicas(
-        target,
-        [new for new in wanted if new.name not in outcome.refused],
-        [name for name in _copies(settings, source.sizes, further_topics) if name in present],
-        findings,
-    )
-    forbidden = []
-    for name, refusal in outcome.refused.items():
-        if refusal.code in UNAUTHORIZED:
-            forbidden.append(name)
-        else:
-            findings.problem(f"Topic {name} could not be created on {settings.target_alias}: {refusal}.")
-    if forbidden:
-        findings.problem(missing_acl_message(target, "Create", first_of(forbidden)))
-    kept = [
-        topic for topic in further_topics if is_internal(topic.name) or topic.name == settings.offsets.topic
-    ]
-    await check_retention(target, [topic for topic in kept if topic.name in present], findings)
-    new = {
-        topic.name: tuple(ConfigChange(name=name, value=value) for name, value in topic.configs.items())
-        for topic in planned.create
-    }
-    await _check_settings(target, settings, present, source, new, findings)
-    findings.would("create", [new.name for new in wanted if new.name not in outcome.refused])
-    findings.would(
-        "grow", [f"{growth.name} to {counted(growth.total, 'partition')}" for growth in planned.grow]
-    )
-
-
-async def _check_replicas(
-    target: Cluster, new: Sequence[admin.NewTopic], existing: Sequence[str], findings: Findings
-) -> None:
-    """Reports *new* and *existing* topics with fewer replicas than writes need.
-
-    Since Kafka 3.7 brokers require no more replicas in sync than there are (KAFKA-15583).
-    """
-    node_id = min(target.metadata.brokers)
-    if LIST_CLIENT_METRICS in (await target.connection(node_id)).versions:
-        return
-    try:
-        brokers = await admin.describe_broker_configs(target, node_id, [MIN_IN_SYNC, DEFAULT_FACTOR])
-        topics = await admin.describe_topic_configs(target, existing)
-    except NotAuthorizedError:
-        return  # `run` names both settings when writes are refused
-    least, usual = (_number(brokers.get(name)) for name in (MIN_IN_SYNC, DEFAULT_FACTOR))
-    replicas = {
-        topic.name: (
-            usual if topic.replication_factor == -1 else topic.replication_factor,
-            int(topic.configs.get(MIN_IN_SYNC, least)),
-        )
-        for topic in new
-    }
-    for name, entries in topics.items():
-        needed = _number(next((entry for entry in entries if entry.name == MIN_IN_SYNC), None))
-        partitions = target.metadata.topics[name].partitions.values()
-        replicas[name] = (min((len(partition.replicas) for partition in partitions), default=needed), needed)
-    for sentence in too_few_replicas(replicas, target.alias):
-        findings.problem(sentence)
-
-
-def too_few_replicas(replicas: Mapping[str, tuple[int, int]], alias: str) -> list[str]:
-    """Returns a sentence for topics that accept no write; *replicas*: topic -> replicas, `min.insync.replicas`."""
-    short: dict[tuple[int, int], list[str]] = {}
-    for name, (count, needed) in replicas.items():
-        if count < needed:
-            short.setdefault((count, needed), []).append(name)
-    return [
-        f"Replicas on {alias} are too few for {first_of(names)}: {count} (replication.factor), and no write is "
-        f"accepted with fewer than {needed} in sync (min.insync.replicas): raise the first or lower the second."
-        for (count, needed), names in short.items()
-    ]
-
-
-def _number(entry: ConfigEntry | None) -> int:
-    return int(entry.value) if entry is not None and entry.value else 1
-
-
-async def _check_settings(
-    target: Cluster,
-    settings: SourceSettings,
-    present: dict[str, int],
-    source: SourceTopics,
-    new: Mapping[str, tuple[ConfigChange, ...]],
-    findings: Findings,
-) -> None:
-    """Notes what the target would refuse: settings of existing copies, and records of existing and *new* ones.
-
-    *new* is copy -> its settings. Copies that are compacted alone refuse records, too.
-    """
-    remote, configs = make_selection(settings).target_topic, source.configs
-    names = {topic: remote(topic) for topic in configs if remote(topic) in present}
-    try:
-        existing = await admin.describe_topic_configs(target, list(names.values()))
-        changes = {}
-        if settings.sync_configs_s is not None:
-            changes = changes_by_copy(names, configs, existing, make_config_rules(settings))
-        accepted, outcome = await alter_to_accepted_settings(target, changes, validate_only=True)
-    except (NotAuthorizedError, UnsupportedBrokerError):
-        return  # reported among the permissions and the brokers' APIs
-    applied = {} if settings.configs_report_only else accepted
-    for sentence in (*outcome.settings, *compacted_alone(names, configs, existing, applied)):
-        findings.note(sentence)
-    names |= {topic: remote(topic) for topic in configs if remote(topic) in new}
-    await check_record_limits(target, names, source, existing, {**new, **applied}, findings)
-
-
-def _copies(
-    settings: SourceSettings, topics: dict[str, int], further_topics: Sequence[admin.NewTopic]
-) -> list[str]:
-    """Returns the names of all topics that the flow writes on the target."""
-    remote = make_selection(settings).target_topic
-    return [*map(remote, topics), *(topic.name for topic in further_topics)]
-
-
-async def check_retention(cluster: Cluster, topics: Sequence[admin.NewTopic], findings: Findings) -> None:
-    """Reports the flow's own *topics* that expire records and whose settings the flow may not change."""
-    uncorrected = await correct_topic_configs(cluster, topics, validate_only=True)
-    for sentence in uncorrected.refused:
-        findings.problem(sentence)
-    if uncorrected.unread:
-        findings.note(
-            f"The retention of {first_of(uncorrected.unread)} on {cluster.alias} cannot be read without the permission "
-            "DescribeConfigs."
-        )

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from mirrorflow_cli import check_owner
 from mirrorflow_cli.commands import check
 from mirrorflow_cli.output import Findings
 from mirrorflow_core.errors import InternalTopicUnavailableError
@@ -34,9 +35,9 @@ def test_an_ended_flow_is_reported_as_a_note(
     async def newest_claim(*_: object) -> Claim:
         return replace(CLAIM, left=True, ended=ended)
 
-    monkeypatch.setattr(check, "_newest_claim", newest_claim)
+    monkeypatch.setattr(check_owner, "_newest_claim", newest_claim)
     findings = Findings()
-    asyncio.run(check.check_flow_owner(cast("Cluster", West()), settings(), "a", None, findings))
+    asyncio.run(check_owner.check_flow_owner(cast("Cluster", West()), settings(), "a", None, findings))
 
     assert findings.problems == []
     printed = capsys.readouterr().out
@@ -61,9 +62,9 @@ def test_a_reverse_flow_that_waits_for_its_switchover_is_noted(
     async def newest_claim(*_: object) -> Claim | None:
         return own
 
-    monkeypatch.setattr(check, "_newest_claim", newest_claim)
+    monkeypatch.setattr(check_owner, "_newest_claim", newest_claim)
     findings = Findings()
-    asyncio.run(check.check_flow_owner(cast("Cluster", West()), settings(), "a", opposite, findings))
+    asyncio.run(check_owner.check_flow_owner(cast("Cluster", West()), settings(), "a", opposite, findings))
 
     assert findings.problems == []
     sentence = "note  Switchover to-east has ended the flow from west to east, and has not started the one from east to west"

@@ -1,6 +1,6 @@
 """`mirrorflow check` predicts problems with topics that a flow creates."""
 
-from mirrorflow_cli.commands.check import too_few_replicas
+from mirrorflow_cli.check_creation import too_few_replicas
 
 
 def test_too_few_replicas_are_reported_with_both_settings():
