@@ -7,8 +7,6 @@
 import asyncio
 import contextlib
 import os
-import secrets
-import socket
 import time
 from dataclasses import replace
 
@@ -44,6 +42,7 @@ from mirrorflow_replicator.connectors.claim_reader import updated_view
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.connectors.flow_ownership_states import OwnedFlow
 from mirrorflow_replicator.copy.task_parts import flow_topics
+from mirrorflow_replicator.named_process import has_ended, local_pid, new_process_name
 
 
 def refuse_changed_clusters(before: Claim, now: Claim, settings: SourceSettings) -> None:
@@ -71,19 +70,7 @@ def _is_dead(process: str) -> bool:
 
     If that is wrong (containers that share a host name), the other process is fenced, and nothing is harmed.
     """
-    host, _, rest = process.partition("/")
-    pid = rest.partition("/")[0]
-    if host != socket.gethostname() or not pid.isdecimal():
-        return False
-    if int(pid) == os.getpid():
-        return True
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
+    return local_pid(process) == os.getpid() or has_ended(process)
 
 
 class FlowTakeover:
@@ -103,7 +90,7 @@ class FlowTakeover:
         self._opposite_logs = LogCache()
         self._settings = settings
         self._group = group
-        self._process = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
+        self._process = new_process_name()
 
     @property
     def is_stalled(self) -> bool:

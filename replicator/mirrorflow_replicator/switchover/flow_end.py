@@ -10,9 +10,6 @@ Guarantee: when `end_flow` has returned, no record of the flow is appended to a 
 
 import asyncio
 import contextlib
-import os
-import secrets
-import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
@@ -47,6 +44,7 @@ from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.connectors.flow_owner import LEAVE_S, RENEW_S
 from mirrorflow_replicator.connectors.flow_takeover import last_claim, newest_claim
 from mirrorflow_replicator.copy.task_parts import flow_topics
+from mirrorflow_replicator.named_process import new_process_name
 
 NO_BARRIER: Final = Producer("", UNKNOWN, UNKNOWN)  # nothing is taken from a flow that runs
 RETRY_S: Final = 1.0  # until partitions that could not be fenced are examined again
@@ -196,7 +194,7 @@ async def ownerless_plan(clusters: FlowClusters) -> FlowPlan:
         )
     claim = Claim(
         flow=settings.flow,
-        process=f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}",
+        process=new_process_name(),
         source_alias=settings.source_alias,
         tasks=1 if newest is None else newest.tasks,
         lock_epoch=-1,

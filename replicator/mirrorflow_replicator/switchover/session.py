@@ -7,9 +7,6 @@ monotonic clock, so that two commands do not take the switchover from each other
 import asyncio
 import contextlib
 import logging
-import os
-import secrets
-import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +18,7 @@ from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.named_process import has_ended, new_process_name
 from mirrorflow_replicator.switchover.errors import (
     FenceUnavailableError,
     SwitchoverHeldError,
@@ -65,7 +63,7 @@ async def switchover_session(
         await wait_until_free(journal)
         await journal.take()
         require_same_method(settings, journal)
-        runner_id = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
+        runner_id = new_process_name()
         fences = {
             cluster.alias: fence_of_cluster(settings, cluster, journal)
             for cluster in (clusters.source, clusters.target)
@@ -203,20 +201,6 @@ async def wait_until_free(journal: SwitchoverJournal) -> None:
         await journal.read()
         if journal.renewals != renewals:
             raise SwitchoverHeldError(record=journal.newest or newest)
-
-
-def has_ended(runner: str) -> bool:
-    """Returns whether *runner* was a process of this machine that has ended; False if that is not known."""
-    host, pid, _ = f"{runner}//".split("/", 2)
-    if host != socket.gethostname() or not pid.isdecimal():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
 
 
 @contextlib.asynccontextmanager

@@ -5,9 +5,6 @@ that responds. `guards.may_give_up_target` says why the source's journal is enou
 """
 
 import contextlib
-import os
-import secrets
-import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -24,6 +21,7 @@ from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.named_process import new_process_name
 from mirrorflow_replicator.switchover.errors import RollbackOvertakenError
 from mirrorflow_replicator.switchover.flow_end import clear_end
 from mirrorflow_replicator.switchover.flow_mover import observed_reverse
@@ -46,7 +44,7 @@ class SourceRollbackObserver(SwitchoverObserver):
     def __init__(
         self, settings: SwitchoverSettings, source: Cluster, journal: SwitchoverJournal, fence: WriteFence
     ) -> None:
-        super().__init__(runner=f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}")
+        super().__init__(runner=new_process_name())
         self._settings = settings
         self._source = source
         self._journal = journal

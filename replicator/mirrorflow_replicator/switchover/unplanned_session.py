@@ -6,9 +6,6 @@ The source is used only while it answers: its ends are shown, and it is fenced. 
 """
 
 import contextlib
-import os
-import secrets
-import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -27,6 +24,7 @@ from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_core.switchover.states import AT_REST, PROMOTED, SwitchoverState
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.named_process import new_process_name
 from mirrorflow_replicator.switchover.final_groups import FinalGroup, GroupOutcome, clamp_groups
 from mirrorflow_replicator.switchover.flow_mover import observed_end
 from mirrorflow_replicator.switchover.journal import ClusterJournal, SwitchoverJournal
@@ -212,7 +210,7 @@ async def unplanned_session(
         await wait_until_free(journal)
         await journal.take()
         require_same_method(settings, journal)
-        runner_id = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
+        runner_id = new_process_name()
         parts = UnplannedParts(
             settings=settings,
             target=target,

@@ -1,11 +1,7 @@
-"""Detects whether the process that runs a switchover has certainly ended, and renews the note of the one that works."""
+"""Renews the note of the process that works on a switchover."""
 
 import asyncio
 import logging
-import os
-import socket
-import subprocess
-import sys
 from typing import Any, cast
 
 import pytest
@@ -13,28 +9,7 @@ import pytest
 from mirrorflow_core.errors import InvalidSettingError, MirrorFlowError, UnreachableError
 from mirrorflow_replicator.switchover import session
 from mirrorflow_replicator.switchover.errors import SwitchoverTakenError
-from mirrorflow_replicator.switchover.session import has_ended, renewing
-
-HOST = socket.gethostname()
-
-
-def ended_pid() -> int:
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait(60)
-    return process.pid
-
-
-def test_a_running_local_process_has_not_ended():
-    assert not has_ended(f"{HOST}/{os.getpid()}/a1")
-
-
-def test_an_exited_local_process_has_ended():
-    assert has_ended(f"{HOST}/{ended_pid()}/a1")
-
-
-@pytest.mark.parametrize("runner", [f"other-{HOST}/1/a1", "", HOST, f"{HOST}/x/a1"])
-def test_a_remote_or_malformed_process_id_does_not_count_as_ended(runner: str):
-    assert not has_ended(runner)
+from mirrorflow_replicator.switchover.session import renewing
 
 
 @pytest.mark.parametrize(
