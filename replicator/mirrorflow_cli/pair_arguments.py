@@ -25,6 +25,22 @@ from mirrorflow_replicator.switchover.network_policy_fence import FencePolicy, N
 from mirrorflow_replicator.switchover.pair_settings import FenceKind, SwitchoverSettings
 
 
+def add_pair_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds `-f FILE` and `--secrets DIR`."""
+    parser.add_argument(
+        "-f",
+        "--file",
+        metavar="FILE",
+        help='YAML file of a MirrorPair and its two MirrorFlows ("-" for stdin); required',
+    )
+    parser.add_argument(
+        "--secrets",
+        metavar="DIR",
+        default=".",
+        help="directory of secrets, as DIR/<secretName>/<key> (default: .)",
+    )
+
+
 def pair_from(arguments: argparse.Namespace) -> LoadedPair:
     """Returns the pair given by *arguments*. Raises UsageError with all errors, one per line."""
     if not arguments.file:

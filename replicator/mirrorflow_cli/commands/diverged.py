@@ -23,7 +23,7 @@ from mirrorflow_cli.diverged_report import (
 )
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError, UsageError
 from mirrorflow_cli.output import add_json_argument, print_json, print_table
-from mirrorflow_cli.pair_arguments import pair_from, switchover_settings
+from mirrorflow_cli.pair_arguments import add_pair_arguments, pair_from, switchover_settings
 from mirrorflow_core.switchover.diverged_tail import TailChoice
 from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_kafka.admin import admin
@@ -51,18 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show: count it (default); keep: write it to topics of its own, or to an archive; append: add it to the topics that applications "
         "use now, with a header; recreate: print the commands that create the old topics again; start-back: let the flow back run, after the choice",
     )
-    parser.add_argument(
-        "-f",
-        "--file",
-        metavar="FILE",
-        help='YAML file of a MirrorPair and its two MirrorFlows ("-" for stdin); required',
-    )
-    parser.add_argument(
-        "--secrets",
-        metavar="DIR",
-        default=".",
-        help="directory of secrets, as DIR/<secretName>/<key> (default: .)",
-    )
+    add_pair_arguments(parser)
     parser.add_argument(
         "--left",
         metavar="MEMBER",

@@ -18,7 +18,7 @@ from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, Fail
 from mirrorflow_cli.flow_progress import read_flow_progress
 from mirrorflow_cli.loss_report import loss_report, loss_sentences
 from mirrorflow_cli.output import add_json_argument
-from mirrorflow_cli.pair_arguments import pair_from, switchover_settings
+from mirrorflow_cli.pair_arguments import add_pair_arguments, pair_from, switchover_settings
 from mirrorflow_cli.rehearsal_canary import add_canary_arguments, refuse_canary_contradictions, running_canary
 from mirrorflow_cli.switchover_progress import refresh_local_switchover, shown_session
 from mirrorflow_cli.switchover_report import (
@@ -71,18 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=(STATUS, ROLLBACK),
         help="status: show the newest switchover; rollback: undo one that has not promoted",
     )
-    parser.add_argument(
-        "-f",
-        "--file",
-        metavar="FILE",
-        help='YAML file of a MirrorPair and its two MirrorFlows ("-" for stdin); required',
-    )
-    parser.add_argument(
-        "--secrets",
-        metavar="DIR",
-        default=".",
-        help="directory of secrets, as DIR/<secretName>/<key> (default: .)",
-    )
+    add_pair_arguments(parser)
     parser.add_argument("--to", metavar="MEMBER", help="member of the pair that applications move to")
     parser.add_argument(
         "--rehearse",
