@@ -189,32 +189,21 @@ def test_only_the_statuses_of_failed_tasks_have_a_trace():
     )
     written = statuses([report], worker_id="host:8083", generation=3)
 
+    def status(task: int | None, state: WorkerState, trace: str | None = None) -> WorkerStatus:
+        return WorkerStatus(
+            connector="a",
+            task=task,
+            state=state,
+            worker_id="host:8083",
+            generation=3,
+            trace=trace,
+            version=connect_version(),
+        )
+
     assert [
-        WorkerStatus(
-            connector="a",
-            task=None,
-            state=WorkerState.RUNNING,
-            worker_id="host:8083",
-            generation=3,
-            version=connect_version(),
-        ),
-        WorkerStatus(
-            connector="a",
-            task=0,
-            state=WorkerState.RUNNING,
-            worker_id="host:8083",
-            generation=3,
-            version=connect_version(),
-        ),
-        WorkerStatus(
-            connector="a",
-            task=1,
-            state=WorkerState.FAILED,
-            worker_id="host:8083",
-            generation=3,
-            trace="It broke.",
-            version=connect_version(),
-        ),
+        status(None, WorkerState.RUNNING),
+        status(0, WorkerState.RUNNING),
+        status(1, WorkerState.FAILED, "It broke."),
     ] == list(written.values())
     assert list(written) == [status.key for status in written.values()]
 

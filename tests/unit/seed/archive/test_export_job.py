@@ -149,24 +149,29 @@ def let_another_export_be_first(monkeypatch: pytest.MonkeyPatch, **changes: str)
 
 
 @pytest.mark.usefixtures("source")
-def test_an_export_does_not_work_on_a_plan_that_another_flow_stored_first(
-    monkeypatch: pytest.MonkeyPatch, files: FlowFiles, folder: StorageFolder
+@pytest.mark.parametrize(
+    ("changes", "error", "problem"),
+    [
+        ({"flow": "another"}, ArchiveOccupiedError, "an export of flow another has not finished there"),
+        (
+            {"source_cluster_id": "another"},
+            ArchiveConflictError,
+            "has planned there what this one cannot continue",
+        ),
+    ],
+    ids=["flow", "cluster"],
+)
+def test_an_export_does_not_work_on_the_plan_of_another_flow_or_cluster_that_was_stored_first(
+    monkeypatch: pytest.MonkeyPatch,
+    files: FlowFiles,
+    folder: StorageFolder,
+    changes: dict[str, str],
+    error: type[Exception],
+    problem: str,
 ) -> None:
-    let_another_export_be_first(monkeypatch, flow="another")
+    let_another_export_be_first(monkeypatch, **changes)
 
-    with pytest.raises(ArchiveOccupiedError, match="an export of flow another has not finished there"):
-        job_of(files, folder).add_increment()
-
-    assert CommitLog(folder).read() is None
-
-
-@pytest.mark.usefixtures("source")
-def test_an_export_does_not_work_on_a_plan_of_another_cluster_that_was_stored_first(
-    monkeypatch: pytest.MonkeyPatch, files: FlowFiles, folder: StorageFolder
-) -> None:
-    let_another_export_be_first(monkeypatch, source_cluster_id="another")
-
-    with pytest.raises(ArchiveConflictError, match="has planned there what this one cannot continue"):
+    with pytest.raises(error, match=problem):
         job_of(files, folder).add_increment()
 
     assert CommitLog(folder).read() is None
