@@ -12,7 +12,6 @@ table's reason; keys that the tables refuse are listed as refused.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from mirrorflow_cli.java_flow import (
@@ -31,6 +30,7 @@ from mirrorflow_cli.java_flow import (
     is_client_key,
     readers,
 )
+from mirrorflow_cli.output import rfc3339
 from mirrorflow_core import setting_table
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.properties import PropertyReader, parse_instant_ms, read_list
@@ -210,15 +210,12 @@ def _start(flow: JavaFlow, properties: Mapping[str, str], findings: ConversionFi
     position = written.strip().lower()
     if position.startswith("timestamp:"):
         try:
-            moment = datetime.fromtimestamp(parse_instant_ms(written.partition(":")[2]) / 1000, tz=UTC)
+            # Kafka's timestamps have millisecond precision.
+            timestamp = rfc3339(parse_instant_ms(written.partition(":")[2]))
         except ValueError as error:
             findings.add_loss(flow.name, key, str(error), refused=True)
             return {}
-        # Kafka's timestamps have millisecond precision.
-        return {
-            "position": "Timestamp",
-            "timestamp": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        }
+        return {"position": "Timestamp", "timestamp": timestamp}
     if position in {"earliest", "latest"}:
         return {"position": "Latest"} if position == "latest" else {}
     findings.add_loss(

@@ -1,9 +1,9 @@
 """Shows a diverged tail: as text and as a JSON object. Keys are shown, values never."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
+from mirrorflow_cli.output import rfc3339
 from mirrorflow_core.switchover.diverged_tail import DivergedTail, TailCount, TailState
 from mirrorflow_replicator.switchover.diverged_tail import CountedTail, TailSurvey
 from mirrorflow_replicator.switchover.tail_keeping import WrittenTail
@@ -169,11 +169,7 @@ def time_text(time_ms: int | None) -> str | None:
     if time_ms is None:
         return None
     try:
-        return (
-            datetime.fromtimestamp(time_ms / 1000, tz=UTC)
-            .isoformat(timespec="milliseconds")
-            .replace("+00:00", "Z")
-        )
+        return rfc3339(time_ms)
     except (OverflowError, ValueError, OSError):
         return None
 

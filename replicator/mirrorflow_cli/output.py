@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, TextIO
 
 GAP = 2  # spaces between columns
@@ -26,6 +27,15 @@ def _report(arguments: argparse.Namespace, sentences: str) -> None:
         print_json({"problems": sentences.splitlines()})
     else:
         print(sentences, file=sys.stderr)
+
+
+def rfc3339(time_ms: float) -> str:
+    """Returns a time as RFC 3339 in UTC. Raises ValueError, OverflowError or OSError for one that no calendar has."""
+    return (
+        datetime.fromtimestamp(time_ms / 1000, tz=UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def print_json(value: Any) -> None:

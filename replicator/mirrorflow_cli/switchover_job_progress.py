@@ -6,11 +6,11 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
+from mirrorflow_cli.output import rfc3339
 from mirrorflow_cli.switchover_report import refused_ms
 from mirrorflow_core.switchover.guards import is_overtaken
 from mirrorflow_core.switchover.loss import LossAssessment
@@ -143,16 +143,16 @@ class SwitchoverProgress:
             shown, history = self._shown_state(record)
             given |= {
                 "state": shown.state.value,
-                "since": _timestamp(shown.entered_ms),
+                "since": rfc3339(shown.entered_ms),
                 "reason": record.reason[:TEXT_MAX],
                 "source": record.source,
                 "states": [
-                    {"state": entry.state.value, "entered": _timestamp(entry.entered_ms)}
+                    {"state": entry.state.value, "entered": rfc3339(entry.entered_ms)}
                     for entry in history[-STATES_MAX:]
                 ],
             }
             if record.fenced_ms:
-                given |= {"fenced": _timestamp(record.fenced_ms), "writesRefusedMs": refused_ms(record)}
+                given |= {"fenced": rfc3339(record.fenced_ms), "writesRefusedMs": refused_ms(record)}
             if record.seal is not None:
                 given["seal"] = {"partitions": len(record.seal.partitions), "sha256": record.seal.sha256}
             if record.known_loss is not None:
@@ -184,18 +184,10 @@ def _loss(loss: LossAssessment) -> dict[str, Any]:
         "lostOffsetsAtLeast": loss.lost_offsets,
         "partitionsWithLoss": len(loss.lost_partitions),
         "partitionsWithUnknownEnd": sum(partition.source_end is None for partition in loss.partitions),
-        "knownUntil": None if loss.known_until_ms is None else _timestamp(loss.known_until_ms),
+        "knownUntil": None if loss.known_until_ms is None else rfc3339(loss.known_until_ms),
         "sourceAnswered": loss.is_source_answering,
         "topics": [{"topic": topic, "lostOffsetsAtLeast": offsets} for topic, offsets in largest],
     }
-
-
-def _timestamp(time_ms: int) -> str:
-    return (
-        datetime.fromtimestamp(time_ms / 1000, tz=UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
 
 
 class ProgressServer(ThreadingHTTPServer):

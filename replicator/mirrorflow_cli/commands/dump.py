@@ -9,12 +9,12 @@ import argparse
 import asyncio
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from mirrorflow_cli.errors import EXIT_DONE
 from mirrorflow_cli.flow_arguments import flow_from, layout_from, source_settings, valid_plan
 from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.internal_records import TOPICS, DumpTopic, decoded, read_topic
+from mirrorflow_cli.output import rfc3339
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.records import Record
 
@@ -67,7 +67,6 @@ def _quoted(value: object) -> str:
 
 def _timestamp(timestamp_ms: int) -> str:
     try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC)
+        return rfc3339(timestamp_ms)
     except (ValueError, OverflowError, OSError):
         return str(timestamp_ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
