@@ -9,6 +9,7 @@ from typing import Final
 
 from mirrorflow_operator.api.model import ApiModel
 from mirrorflow_operator.api.rules.rule import Rule, Validation, locations_of
+from mirrorflow_operator.api.rules.variable_rules import variable_rules
 from mirrorflow_operator.errors import FieldError
 
 _HOOKS: Final = ("spec.fence.hook", "spec.endpoint.hook")
@@ -72,31 +73,7 @@ PAIR_RULES: Final = (
         problem="it takes one of command and job",
         action="write one of them",
     ),
-    Rule(
-        paths=_HOOK_VARIABLES,
-        violated_if="self.name.startsWith('MIRRORFLOW_')",
-        is_violated=lambda self: self.name.startswith("MIRRORFLOW_"),
-        problem="the operator sets this variable",
-        action="remove it",
-    ),
-    Rule(
-        paths=_HOOK_VARIABLES,
-        field="valueFrom",
-        violated_if="has(self.valueFrom) && has(self.value) && self.value != ''",
-        is_violated=lambda self: self.value_from is not None and self.value,
-        problem="it has both value and valueFrom",
-        action="set one of them",
-    ),
-    Rule(
-        paths=tuple(f"{path}.valueFrom" for path in _HOOK_VARIABLES),
-        violated_if="[has(self.secretKeyRef), has(self.configMapKeyRef), has(self.fieldRef)].filter(set, set).size() != 1",
-        is_violated=lambda self: (
-            sum(part is not None for part in (self.secret_key_ref, self.config_map_key_ref, self.field_ref))
-            != 1
-        ),
-        problem="a reference has exactly one source",
-        action="set one of secretKeyRef, configMapKeyRef and fieldRef",
-    ),
+    *variable_rules(own=_HOOK_VARIABLES, variables=_HOOK_VARIABLES),
     Rule(
         paths=("spec.fence",),
         field="exceptPrincipals",

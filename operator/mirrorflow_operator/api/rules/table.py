@@ -32,6 +32,7 @@ from mirrorflow_operator.api.rules.rule import (
     starts_with,
     value_below,
 )
+from mirrorflow_operator.api.rules.variable_rules import variable_rules
 from mirrorflow_operator.api.spark_workloads import SPARK_KEYS_SET, SPARK_SECRETS, SparkLauncher
 from mirrorflow_operator.api.spec import (
     AuthenticationType,
@@ -484,28 +485,7 @@ WORKLOAD_RULES: Final[tuple[Rule | PythonRule, ...]] = (
         problem="this prefix is reserved for Kubernetes and the operator",
         action="use a prefix of your own",
     ),
-    Rule(
-        paths=_fields_of(_TEMPLATES, "env[]"),
-        violated_if="self.name.startsWith('MIRRORFLOW_')",
-        is_violated=lambda self: self.name.startswith("MIRRORFLOW_"),
-        problem="the operator sets this variable",
-        action="remove it",
-    ),
-    Rule(
-        paths=_VARIABLES,
-        field="valueFrom",
-        violated_if="has(self.valueFrom) && has(self.value) && self.value != ''",
-        is_violated=lambda self: self.value_from is not None and self.value,
-        problem="it has both value and valueFrom",
-        action="set one of them",
-    ),
-    Rule(
-        paths=tuple(f"{path}.valueFrom" for path in _VARIABLES),
-        violated_if="[has(self.secretKeyRef), has(self.configMapKeyRef), has(self.fieldRef)].filter(set, set).size() != 1",
-        is_violated=lambda self: _count(self.secret_key_ref, self.config_map_key_ref, self.field_ref) != 1,
-        problem="a reference has exactly one source",
-        action="set one of secretKeyRef, configMapKeyRef and fieldRef",
-    ),
+    *variable_rules(own=_fields_of(_TEMPLATES, "env[]"), variables=_VARIABLES),
     Rule(
         paths=_fields_of(_TEMPLATES, "volumes[]"),
         violated_if="[has(self.csi), has(self.secret), has(self.configMap), has(self.emptyDir)].filter(set, set).size() != 1",
