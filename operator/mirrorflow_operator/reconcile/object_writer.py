@@ -133,6 +133,8 @@ class ObjectWriter:
             except _USER_FACING_ERRORS as error:
                 refused[id_of(planned_object)] = refusal_of(planned_object, error, is_absent=child is None)
                 failures += [] if is_final(error) else [error]
+                # The error may be kept for as long as the flow exists, and must not keep the frames of each pass.
+                error.__traceback__ = None
                 continue
             if body is None:
                 continue

@@ -524,3 +524,20 @@ SCENARIOS = (
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_passes_write_what_the_golden_file_records(scenario: Callable[[], FlowSimulation]) -> None:
     check_golden(GOLDENS / f"{scenario.__name__}.passes.txt", "\n".join(scenario().lines) + "\n")
+
+
+def test_a_refusal_that_is_kept_keeps_no_frames_of_the_passes() -> None:
+    """A flow that is refused for weeks is reported by each pass, with an error of the same size."""
+    simulation = FlowSimulation()
+    error = RejectedError("PATCH", "spec: Required value", status=422)
+
+    def refuse(body: Object) -> None:
+        if body["kind"] == "Deployment":
+            raise error
+
+    simulation.api.before_apply = refuse
+    simulation.write()
+    for _ in range(5):
+        simulation.run(after_s=1.0)
+
+    assert error.__traceback__ is None
