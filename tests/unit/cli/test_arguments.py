@@ -140,18 +140,17 @@ def test_plan_shows_references_instead_of_secrets(mirrorflow: Callable[..., Resu
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
-def test_plan_hides_a_secret_beside_a_reference(
+def test_plan_refuses_a_secret_beside_a_reference_and_does_not_show_it(
     mirrorflow: Callable[..., Result], tmp_path: Path, more: tuple[str, ...]
 ) -> None:
-    """A login configuration with a reference is accepted, and may have another secret in plain text."""
     file = tmp_path / "flow.yaml"
     file.write_text(PLAIN_SECRET)
 
-    status, out, _ = mirrorflow("plan", "--offline", "--properties", "-f", str(file), *more)
+    status, out, error = mirrorflow("plan", "--offline", "--properties", "-f", str(file), *more)
 
-    assert 0 == status
-    assert "a-mirror:password" in out
-    assert "hunter2" not in out
+    assert 2 == status
+    assert "[sasl.jaas.config]: it contains a secret in plain text" in out + error
+    assert "hunter2" not in out + error
 
 
 @pytest.mark.parametrize(

@@ -587,9 +587,13 @@ _CLIENT: Final = "^((consumer|producer|admin)[.])?"
 _SECURITY: Final = f"{_CLIENT}(security|ssl|sasl)[.]"
 _ADDRESSES: Final = f"{_CLIENT}bootstrap[.]servers$"
 _SENSITIVE: Final = "([.]password|[.]secret|[.]passphrase|keystore[.]key|sasl[.]jaas[.]config)$"
-# Modules whose login by the identity of a cloud has no secret, and what the names of secret options contain.
+# Modules whose login by the identity of a cloud has no secret.
 _TOKEN_MODULES: Final = (OAUTH_MODULE, AWS_MODULE)
-_SECRET_OPTIONS: Final = ("assword", "ecret", "oken")
+# A secret option of a login module whose value is not empty, and not only references: password="...", clientSecret='...'.
+_PLAIN_OPTION: Final = (
+    "(?i)(password|passphrase|secret|secretaccesskey|private[.]?key|assertion|token)[ \\t\\r\\n]*=[ \\t\\r\\n]*"
+    "[\"']?([$][{][^}]*[}])*([^\"'$; \\t\\r\\n]|[$][^{])"
+)
 _ADDRESS: Final = r"^([a-zA-Z0-9._-]+|[\[][0-9a-fA-F:.]+[\]]):[0-9]{1,5}$"
 _PORT: Final = "int(entry.substring(entry.lastIndexOf(':') + 1))"
 _REGISTRIES: Final = ("spec.schemas.source", "spec.schemas.target")
@@ -825,14 +829,13 @@ CLUSTER_RULES: Final = (
     Rule(
         paths=("spec.source.authentication.config", "spec.target.authentication.config"),
         member="key",
-        violated_if=f"key.matches('{_SENSITIVE}') && !self[key].contains('${{')"
-        f" && !({starts_with('self[key]', _TOKEN_MODULES)} && !{list(_SECRET_OPTIONS)}.exists(o, self[key].contains(o)))",
+        violated_if=f"key.matches('{_SENSITIVE}') && (self[key].matches({quoted(_PLAIN_OPTION)})"
+        f" || !(self[key].contains('${{') || {starts_with('self[key]', _TOKEN_MODULES)}))",
         is_violated=lambda key, self: (
             may_hold_secret(key)
-            and "${" not in self[key]
-            and not (
-                self[key].startswith(_TOKEN_MODULES)
-                and not any(option in self[key] for option in _SECRET_OPTIONS)
+            and (
+                re.search(_PLAIN_OPTION, self[key])
+                or not ("${" in self[key] or self[key].startswith(_TOKEN_MODULES))
             )
         ),
         problem="it contains a secret in plain text",
