@@ -310,8 +310,10 @@ class PairReconciler:
 
 
 def _is_same(metadata: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
-    """Whether an object is the planned one: of that name, and for the same request."""
-    return all(metadata.get(key) == planned[key] for key in ("name", "annotations"))
+    """Whether an object is the planned one: of that name, and for the same request. A webhook may have added annotations."""
+    annotations = metadata.get("annotations") or {}
+    is_planned: bool = planned["annotations"].items() <= annotations.items()
+    return is_planned and bool(metadata["name"] == planned["name"])
 
 
 def progress_of(

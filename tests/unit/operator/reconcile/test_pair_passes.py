@@ -316,6 +316,18 @@ def test_a_pass_that_was_interrupted_is_completed_by_the_next(simulation: PairSi
     assert simulation.run()[0][:2] == ["create Job move-switchover", "event Switchover JobCreated"]
 
 
+def test_an_interrupted_pass_is_completed_where_a_webhook_adds_annotations(simulation: PairSimulation):
+    simulation.request()
+    simulation.api.fails_at = "Job"
+    with pytest.raises(ConflictError):
+        simulation.run()
+    simulation.api.fails_at = ""
+    files = simulation.api.objects["ConfigMap", JOB_NAME]
+    files["metadata"]["annotations"]["policies.example/checked"] = "true"
+
+    assert "create Job move-switchover" in simulation.run()[0]
+
+
 def test_a_foreign_object_with_a_required_name_is_not_used(simulation: PairSimulation):
     """The Job would run with the files of that object."""
     simulation.api.store(KINDS["ConfigMap"], {"metadata": {"name": JOB_NAME}, "data": {}})
