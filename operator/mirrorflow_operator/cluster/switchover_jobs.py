@@ -19,6 +19,7 @@ from mirrorflow_operator.plan.spark_pods import PROGRESS_PORT
 from mirrorflow_operator.plan.switchover_objects import (
     REQUEST_ANNOTATION,
     SWITCHOVER_CONTAINER,
+    object_name_of,
 )
 from mirrorflow_operator.status.pair_observation import ObservedSwitchoverJob, PairKey
 from mirrorflow_operator.status.pod_failures import pod_problems
@@ -46,7 +47,7 @@ class SwitchoverJobReader:
             body
             async for _, bodies in self.client.chunks(JOB, key.namespace, labels=selector)
             for body in bodies
-            if "deletionTimestamp" not in body["metadata"]
+            if "deletionTimestamp" not in body["metadata"] and _is_planned(body)
         ]
         if not jobs:
             return {}
@@ -103,6 +104,12 @@ async def request_switchover_report(host: str, port: int = PROGRESS_PORT) -> Swi
     async with session() as client:
         body = await get_or_none(client, target, PATH, {}, max_bytes=REPORT_MAX_BYTES)
     return None if body is None else parse_switchover_report(body)
+
+
+def _is_planned(job: Body) -> bool:
+    """Whether the operator has created *job*, and not a user as a copy of it, whose labels are the same."""
+    metadata = job["metadata"]
+    return bool(metadata["name"] == object_name_of(metadata["labels"][SWITCHOVER_LABEL]))
 
 
 def _pods_of(job: Body, pods: Sequence[Body]) -> list[Body]:

@@ -643,6 +643,17 @@ def test_a_job_whose_report_was_lost_is_replaced_by_one_that_reads_the_journal(s
     assert "create Job move-switchover" in second
 
 
+def test_a_copy_of_the_job_of_a_switchover_is_not_taken_for_it(simulation: PairSimulation):
+    """Who debugs a Job may apply a copy of it, with the same labels."""
+    simulation.request()
+    simulation.run()
+    copy = deepcopy(simulation.api.objects["Job", JOB_NAME])
+    copy["metadata"] |= {"name": "zz-copy", "uid": "uid-copy"}
+    simulation.api.store(JOB, {**copy, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+
+    assert [] == simulation.run()[0]
+
+
 def test_a_pod_whose_image_cannot_be_pulled_is_reported(simulation: PairSimulation):
     simulation.request()
     simulation.run()
