@@ -31,7 +31,7 @@ from mirrorflow_operator.cluster.poll_targets import polled_name
 from mirrorflow_operator.cluster.progress_client import request_source_ends, session
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.switchover_jobs import SwitchoverJobReader
-from mirrorflow_operator.errors import ConflictError, NotFoundError
+from mirrorflow_operator.errors import ApiServerError, ConflictError, NotFoundError
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.plan.names import PAIR_LABEL, SWITCHOVER_LABEL
 from mirrorflow_operator.plan.pod_template import HTTP_PORT
@@ -64,6 +64,7 @@ from mirrorflow_operator.status.switchover_assessment import (
     JobStep,
     SwitchoverDecision,
     decisions,
+    not_carried_out,
     switchover_status,
 )
 from mirrorflow_operator.status.verification import last_verification
@@ -96,10 +97,15 @@ class PairReconciler:
         """
         observation = await self._observe(key)
         decided = decisions(observation, why_not_switched(observation))
-        created = [
-            await self._carry_out(switchover, decided[switchover.name], observation)
-            for switchover in observation.switchovers
-        ]
+        created, failures = list[bool](), list[ApiServerError]()
+        for switchover in observation.switchovers:
+            decision = decided[switchover.name]
+            try:
+                created.append(await self._carry_out(switchover, decision, observation))
+            except ApiServerError as error:
+                # Its status says so. Other Switchovers and the pair are not affected.
+                failures.append(error)
+                decided[switchover.name] = not_carried_out(decision, error.response)
         statuses = {
             switchover.name: switchover_status(switchover, decided[switchover.name], observation)
             for switchover in observation.switchovers
@@ -107,6 +113,8 @@ class PairReconciler:
         await self._write_statuses(observation, statuses)
         await SwitchoverPreparation(client=self.client, metrics=self.metrics).prepare(observation)
         await self._delete_left_over(observation)
+        if failures:
+            raise failures[0]
         is_under_way = any(status.state not in ENDED for status in statuses.values()) or any(
             not job.is_complete for job in observation.jobs.values()
         )

@@ -5,7 +5,7 @@ exists, and is created again if someone has deleted it: the process in it asks t
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from mirrorflow_operator.api.pair_status import RefusedWrites, SwitchoverStatus
@@ -98,12 +98,20 @@ def _decision(
             refusal=f"spec.to: {wanted.spec.to} is no member of {switchover.pair}; create a Switchover to {members}."
         )
     if not is_begun and observation.now_s - switchover.created_s > BEGIN_WITHIN_S:
+        waited_for = switchover.status.waits_for
+        why = f": {waited_for}" if waited_for else ", because the operator did not run."
         return SwitchoverDecision(
-            refusal=f"It could not begin within {BEGIN_WITHIN_S / 60:g} minutes, because the operator did not run. Create another Switchover."
+            refusal=f"It could not begin within {BEGIN_WITHIN_S / 60:g} minutes{why} Create another Switchover."
         )
     if not is_begun and (stopping := _process_of_overtaken(switchover, observation)) is not None:
         return SwitchoverDecision(waits_for=f"Waits until the Job of Switchover {stopping} is deleted.")
     return SwitchoverDecision(step=JobStep.CREATE_JOB)
+
+
+def not_carried_out(decision: SwitchoverDecision, problem: str) -> SwitchoverDecision:
+    """Returns *decision* after a request for it has failed with *problem*; a later pass decides again."""
+    waits_for = decision.waits_for or f"Its objects could not be written: {problem.rstrip('.')}."
+    return replace(decision, step=JobStep.NOTHING, waits_for=waits_for)
 
 
 def _reread(

@@ -328,6 +328,27 @@ def test_an_interrupted_pass_is_completed_where_a_webhook_adds_annotations(simul
     assert "create Job move-switchover" in simulation.run()[0]
 
 
+def test_a_switchover_whose_objects_are_refused_says_why_and_stops_no_other_status(
+    simulation: PairSimulation,
+):
+    """A quota, a policy or a missing right refuses the Job, or its name is taken."""
+    simulation.request()
+    simulation.api.fails_at = "Job"
+
+    with pytest.raises(ConflictError):
+        simulation.run()
+
+    waiting = simulation.status("Switchover", "move")
+    assert waiting["waitsFor"].startswith("Its objects could not be written: Job move-switchover belongs to")
+    assert ("Unknown", "Waiting") == reason_of(waiting, "Succeeded")
+    assert "CanSwitch" != ready_reason(simulation)
+
+
+def reason_of(status: Object, kind: str) -> tuple[str, str]:
+    (condition,) = (one for one in status["conditions"] if one["type"] == kind)
+    return condition["status"], condition["reason"]
+
+
 def test_a_foreign_object_with_a_required_name_is_not_used(simulation: PairSimulation):
     """The Job would run with the files of that object."""
     simulation.api.store(KINDS["ConfigMap"], {"metadata": {"name": JOB_NAME}, "data": {}})

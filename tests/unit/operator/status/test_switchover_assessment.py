@@ -167,6 +167,15 @@ def test_a_request_that_is_seen_too_late_is_refused():
     )
 
 
+def test_a_request_whose_objects_were_refused_until_it_was_too_late_says_why():
+    waiting = SwitchoverStatus(waits_for="Its objects could not be written: exceeded quota: jobs.")
+    late = decision(observation(switchover_resource(age_s=BEGIN_WITHIN_S + 1, status=waiting)))
+
+    assert str(late.refusal).startswith(
+        "It could not begin within 5 minutes: Its objects could not be written: exceeded quota: jobs."
+    )
+
+
 def test_a_switchover_to_an_unknown_member_is_refused():
     refused = decision(observation(switchover_resource(to="north")))
 
