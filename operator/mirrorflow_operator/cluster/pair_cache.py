@@ -153,6 +153,7 @@ def observed_switchover(body: Body) -> SwitchoverResource:
         resource_version=metadata["resourceVersion"],
         pair=str((body.get("spec") or {}).get("pair", "")),
         created_s=created_s(body),
+        is_deleting="deletionTimestamp" in metadata,
         switchover=switchover,
         errors=errors,
         status=parse_object_status(body.get("status"), SwitchoverStatus),

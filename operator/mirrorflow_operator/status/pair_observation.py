@@ -68,6 +68,7 @@ class SwitchoverResource:
     resource_version: str
     pair: str
     created_s: float
+    is_deleting: bool = False
     switchover: Switchover | None = None
     errors: tuple[FieldError, ...] = ()
     status: SwitchoverStatus = field(default_factory=SwitchoverStatus)

@@ -80,6 +80,8 @@ def _decision(
     if wanted is None:
         return SwitchoverDecision(refusal=" ".join(map(str, switchover.errors)))
     is_begun = switchover.status.state is not None
+    if not is_begun and switchover.is_deleting:
+        return SwitchoverDecision(refusal="It was deleted before it began.")
     if not is_begun and (other := _under_way(switchover, observation)) is not None:
         return SwitchoverDecision(
             refusal=f"spec.pair: Switchover {other} of {switchover.pair} has not ended; wait until it has, and create another one."

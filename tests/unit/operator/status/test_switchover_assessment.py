@@ -1,6 +1,7 @@
 """The decisions of the operator about a Switchover, and its status, from the request to the record."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,21 @@ def test_a_request_whose_objects_were_refused_until_it_was_too_late_says_why():
     assert str(late.refusal).startswith(
         "It could not begin within 5 minutes: Its objects could not be written: exceeded quota: jobs."
     )
+
+
+def test_a_request_that_is_being_deleted_does_not_begin():
+    """A finalizer of another program may hold it for a long time."""
+    deleted = replace(switchover_resource(), is_deleting=True)
+    seen = observation(deleted)
+
+    assert SwitchoverDecision(refusal="It was deleted before it began.") == decision(seen)
+    assert "Refused" == status(seen).state
+
+
+def test_a_switchover_that_is_deleted_after_it_began_is_carried_out():
+    deleted = replace(switchover_resource(), is_deleting=True)
+
+    assert FOLLOW == decision(observation(deleted, jobs={"move": job()}))
 
 
 def test_a_switchover_to_an_unknown_member_is_refused():
