@@ -71,6 +71,7 @@ from mirrorflow_operator.status.verification import last_verification
 
 _LOG: Final = logging.getLogger(__name__)
 FOLLOW_EVERY_S: Final = 1.0  # while a switchover is under way
+WAIT_EVERY_S: Final = 10.0  # while one waits for a person without a Job, as for a pair that was deleted
 # Otherwise its figures are as old as the polls of its flows, and a status is written at most so often for them alone.
 FIGURES_EVERY_S: Final = 60.0
 _WARNINGS: Final = frozenset({"Refused", "Lifted", DEGRADED, OVERTAKEN})
@@ -115,11 +116,14 @@ class PairReconciler:
         await self._delete_left_over(observation)
         if failures:
             raise failures[0]
-        is_under_way = any(status.state not in ENDED for status in statuses.values()) or any(
+        open_names = [name for name, status in statuses.items() if status.state not in ENDED]
+        is_under_way = any(decided[name].waits_for is None for name in open_names) or any(
             not job.is_complete for job in observation.jobs.values()
         )
         if any(created) or is_under_way:
             return FOLLOW_EVERY_S
+        if open_names:
+            return WAIT_EVERY_S
         return FIGURES_EVERY_S if observation.pair is not None else None
 
     async def _observe(self, key: PairKey) -> PairObservation:

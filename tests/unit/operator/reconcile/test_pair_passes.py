@@ -33,7 +33,7 @@ from mirrorflow_operator.errors import ConflictError, NotFoundError
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.plan.names import CONNECTOR_LABEL, FLOW_LABEL
 from mirrorflow_operator.plan.pod_template import HTTP_PORT
-from mirrorflow_operator.reconcile.pair_reconciler import FOLLOW_EVERY_S, PairReconciler
+from mirrorflow_operator.reconcile.pair_reconciler import FOLLOW_EVERY_S, WAIT_EVERY_S, PairReconciler
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.observation import FRESH_S
 from mirrorflow_operator.status.pod_reports import Reading, parse_reading
@@ -673,6 +673,17 @@ def test_a_copy_of_the_job_of_a_switchover_is_not_taken_for_it(simulation: PairS
     simulation.api.store(JOB, {**copy, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
 
     assert [] == simulation.run()[0]
+
+
+def test_a_switchover_that_waits_for_its_pair_is_not_followed_each_second(simulation: PairSimulation):
+    """It may wait for months. The pair, once it exists, triggers the next pass."""
+    simulation.api.remove(MIRROR_PAIR, KEY.name)
+    simulation.request()
+    _, waits_s = simulation.run()
+    simulation.apply_pair()
+    _, follows_s = simulation.run()
+
+    assert (WAIT_EVERY_S, FOLLOW_EVERY_S) == (waits_s, follows_s)
 
 
 def test_a_pod_whose_image_cannot_be_pulled_is_reported(simulation: PairSimulation):
