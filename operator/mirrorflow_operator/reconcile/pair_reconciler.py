@@ -112,7 +112,11 @@ class PairReconciler:
             for switchover in observation.switchovers
         }
         await self._write_statuses(observation, statuses)
-        await SwitchoverPreparation(client=self.client, metrics=self.metrics).prepare(observation)
+        try:
+            await SwitchoverPreparation(client=self.client, metrics=self.metrics).prepare(observation)
+        except ApiServerError as error:
+            failures.append(error)
+            await self._report_unprepared(observation, error)
         await self._delete_left_over(observation)
         if failures:
             raise failures[0]
@@ -293,6 +297,15 @@ class PairReconciler:
         for key in self.cache.put(kind, response):
             if not isinstance(key, PairKey):
                 self.changed(key)
+
+    async def _report_unprepared(self, observation: PairObservation, error: ApiServerError) -> None:
+        """Says why the process of a Switchover lacks the Jobs or the policies that it waits for; its report cannot."""
+        under_way = {job.switchover for job in observation.jobs.values() if not job.is_complete}
+        for switchover in observation.switchovers:
+            if switchover.name in under_way:
+                await self.events.publish(
+                    switchover, "NotPrepared", error.response, warning=True, kind=SWITCHOVER.name
+                )
 
     async def _delete_left_over(self, observation: PairObservation) -> None:
         """Deletes the objects of Switchovers that are gone, when their Jobs have ended and the pair's status has their reports.

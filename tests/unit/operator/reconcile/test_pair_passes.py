@@ -500,6 +500,7 @@ def test_jobs_in_a_changed_or_foreign_config_map_are_not_created(simulation: Pai
     with pytest.raises(ConflictError, match="ConfigMap move-switchover is missing, or hook-jobs"):
         simulation.run()
 
+    assert "event Switchover NotPrepared" in simulation.api.written
     assert [] == [name for kind, name in simulation.api.objects if name in HOOKS]
 
 
