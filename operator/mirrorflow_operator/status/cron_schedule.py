@@ -52,8 +52,8 @@ def next_time_s(schedule: str, time_zone: str, now_s: float) -> float | None:
             for at_hour in _values(hour, 0, 23, ())
             for at_minute in _values(minute, 0, 59, ())
         )
-    except (ValueError, TypeError, zoneinfo.ZoneInfoNotFoundError):
-        return None
+    except (ValueError, TypeError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        return None  # OSError: the name is that of a folder, such as Europe
     today = dt.datetime.fromtimestamp(now_s, tz=zone).date()
     days = (today + dt.timedelta(days=number) for number in range(366 * YEARS))
     moments = (dt.datetime.combine(day, time).timestamp() for day in days if runs_on(day) for time in times)

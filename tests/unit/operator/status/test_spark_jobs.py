@@ -336,6 +336,7 @@ def test_the_longest_interval_of_a_schedule_is_calculated(schedule: str, days: i
         ("", "UTC", None),
         ("0 3 * * *", "Nowhere/Town", None),
         ("0 3 * * *", "../etc/passwd", None),
+        ("0 3 * * *", "Europe", None),
     ],
 )
 def test_the_next_time_of_a_schedule_is_calculated(schedule: str, time_zone: str, after: str | None) -> None:
