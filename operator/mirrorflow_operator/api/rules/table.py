@@ -123,7 +123,7 @@ ARCHIVE_RULES: Final = (
         paths=("spec.restore.until",),
         violated_if=f"!self.matches('{_TIMESTAMP}')",
         is_violated=lambda self: parse_timestamp(self) is None,
-        problem="'<<self>>' is not a timestamp with a time zone",
+        problem="'<<self>>' is not a timestamp since 1970 with a time zone",
         action="write it as 2026-01-31T00:00:00Z",
     ),
 )
@@ -968,7 +968,7 @@ TOPIC_RULES: Final = (
             and self.position is InitialPosition.TIMESTAMP
             and parse_timestamp(self.timestamp) is None
         ),
-        problem="'<<self.timestamp>>' is not a timestamp with a time zone",
+        problem="'<<self.timestamp>>' is not a timestamp since 1970 with a time zone",
         action="write it as 2026-01-31T00:00:00Z",
     ),
     Rule(
