@@ -97,7 +97,8 @@ def _problems(observed: ObservedConnector, flow: MirrorFlow | None, now_s: float
             )
     # The newest first: it was created from the current spec.
     for pod in sorted(observed.pods, key=lambda pod: (-pod.created_s, pod.name)):
-        if not pod.ready and not pod.deleting:
+        # One that was evicted stays until it is collected, and has a successor.
+        if not pod.ready and not pod.deleting and pod.is_alive:
             yield from pod_problems(pod, f"{connector} connector", f"spec.connectors.{host}", flow, now_s)
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from mirrorflow_operator.status.conditions import Reason
 from mirrorflow_operator.status.observation import PodEvent
-from mirrorflow_operator.status.pod_failures import pod_problems
-from tests.unit.operator.observations import NOW_S, pod
+from mirrorflow_operator.status.pod_failures import pod_problems, workload_of
+from tests.unit.operator.observations import NOW_S, connector, pod
 
 
 def reasons(message: str) -> list[Reason]:
@@ -27,3 +27,14 @@ def test_a_volume_that_cannot_be_mounted_is_a_problem() -> None:
     assert [Reason.VOLUME_NOT_MOUNTED] == reasons(
         'MountVolume.SetUp failed for volume "a" : permission denied'
     )
+
+
+def test_the_last_end_of_an_evicted_pod_is_no_problem_of_its_successor() -> None:
+    """Kubernetes keeps the evicted pod for as long as it has room for it."""
+    killed = {"terminated_reason": "OOMKilled", "exit_code": 137, "restarts": 1, "started_s": None}
+    evicted = pod(name="evicted", ready=False, phase="Failed", **killed)
+    starting = pod(name="starting", ready=False, phase="Pending", started_s=None, created_s=NOW_S)
+
+    workload = workload_of(connector(pods=(evicted, starting)), flow=None, now_s=NOW_S)
+
+    assert workload.problem is None
