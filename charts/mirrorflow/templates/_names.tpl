@@ -31,7 +31,7 @@
 
 {{- define "mirrorflow.selector" -}}
 app.kubernetes.io/name: mirrorflow-operator
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "mirrorflow.labels" -}}

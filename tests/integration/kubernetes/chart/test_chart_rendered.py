@@ -459,3 +459,49 @@ def test_spark_drivers_have_only_the_permissions_that_spark_needs(values: Values
     }
     assert variables["MIRRORFLOW_SEED_SERVICE_ACCOUNT"] == SEED_ACCOUNT
     assert variables["MIRRORFLOW_SEED_IMAGE"] == "mirrorflow/seed"
+
+
+NUMBERS: Values = {
+    **EVERYTHING,
+    "watch": {"namespaces": ["789", "no"]},
+    "progressTls": {"configMapName": "12", "key": "34"},
+    "imagePullSecrets": ["34"],
+    "priorityClassName": "56",
+    "serviceAccount": {"name": "78"},
+    "seed": {"serviceAccount": {"name": "90"}},
+    "console": {
+        "enabled": True,
+        "hosts": ["0x10"],
+        "results": [{"namespace": "789", "claimName": "12"}],
+    },
+    "switchovers": {"endpoints": [{"flows": ["1", "2"], "configMap": "3", "namespace": "no"}]},
+}
+
+
+def _texts(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields each scalar of a field that Kubernetes has as text, with its path."""
+    if isinstance(value, dict):
+        for key, below in value.items():
+            yield from _texts(below, f"{path}.{key}")
+    elif isinstance(value, list):
+        for below in value:
+            yield from _texts(below, path)
+    elif re.search(r"(?i)(name|namespace|key|value|path|labels\\.[^ ]+|resourceNames)$", path):
+        yield path, value
+
+
+def test_names_that_yaml_takes_for_numbers_stay_names():
+    """A namespace may be 2026 or no, and the API server refuses a number or a boolean."""
+    manifests = rendered(NUMBERS, namespace="2026")
+
+    wrong = {
+        (manifest["kind"], path, value)
+        for manifest in manifests
+        for path, value in _texts(manifest)
+        if not isinstance(value, str)
+    }
+
+    assert not wrong
+    assert {"2026", "789", "no"} == {
+        manifest["metadata"]["namespace"] for manifest in manifests if "namespace" in manifest["metadata"]
+    }
