@@ -296,14 +296,22 @@ def parse_flow(document: Mapping[str, Any]) -> MirrorFlow:
 
 
 def parse_stored_flow(document: Mapping[str, Any]) -> tuple[MirrorFlow, tuple[FieldError, ...]]:
-    """Returns the MirrorFlow that the API server has stored, and a warning for each field that is left out.
+    """Returns the MirrorFlow that the API server has stored, and a warning for each field that is left out."""
+    document, newer = without_newer_fields(document, MirrorFlow)
+    return parse_flow(document), newer
+
+
+def without_newer_fields(
+    document: Mapping[str, Any], root: type[BaseModel]
+) -> tuple[Mapping[str, Any], tuple[FieldError, ...]]:
+    """Returns the resource *root* in *document* as stored, without fields of a newer CRD, and a warning for each of them.
 
     The server drops fields that its CRD does not have. So an unknown one is of a newer CRD, which stays after an operator
     was rolled back, and may be no more than that CRD's default.
     """
     newer: tuple[FieldError, ...] = ()
     try:
-        validated(document, MirrorFlow)
+        validated(document, root)
     except ValidationError as error:
         document = copy.deepcopy(dict(document))
         newer = tuple(
@@ -315,7 +323,7 @@ def parse_stored_flow(document: Mapping[str, Any]) -> tuple[MirrorFlow, tuple[Fi
             for detail in error.errors(include_url=False, include_input=False)
             if detail["type"] == "extra_forbidden" and _removed(document, detail["loc"])
         )
-    return parse_flow(document), newer
+    return document, newer
 
 
 def _removed(document: Any, location: tuple[int | str, ...]) -> bool:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mirrorflow_operator.api.mirror_pair import PAIR_KIND, parse_pair
+from mirrorflow_operator.api.load import without_newer_fields
+from mirrorflow_operator.api.mirror_pair import PAIR_KIND, MirrorPair, parse_pair
 from mirrorflow_operator.api.pair_status import PairStatus, SwitchoverStatus, parse_object_status
 from mirrorflow_operator.api.spec import API_VERSION
 from mirrorflow_operator.api.switchover import SWITCHOVER_KIND, parse_switchover
@@ -121,8 +122,9 @@ def observed_pair(body: Body) -> PairResource:
     """Returns the facts of a MirrorPair."""
     metadata, pair = body["metadata"], None
     errors: tuple[FieldError, ...] = ()
+    document, newer_fields = without_newer_fields(_document(body, PAIR_KIND), MirrorPair)
     try:
-        pair = parse_pair(_document(body, PAIR_KIND))
+        pair = parse_pair(document)
     except InvalidSpecError as error:
         errors = error.errors
     return PairResource(
@@ -133,12 +135,13 @@ def observed_pair(body: Body) -> PairResource:
         resource_version=metadata["resourceVersion"],
         pair=pair,
         errors=errors,
+        newer_fields=newer_fields,
         status=parse_object_status(body.get("status"), PairStatus),
     )
 
 
 def observed_switchover(body: Body) -> SwitchoverResource:
-    """Returns the facts of a Switchover."""
+    """Returns the facts of a Switchover. A field of a newer CRD may say what must not be done, so it makes the spec invalid."""
     metadata, switchover = body["metadata"], None
     errors: tuple[FieldError, ...] = ()
     try:

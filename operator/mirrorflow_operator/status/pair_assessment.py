@@ -260,7 +260,7 @@ def _accepted(pair: PairResource, problems: Iterable[FieldError]) -> PairFinding
             kind=kind,
             status=ConditionStatus.TRUE,
             reason=PairReason.ACCEPTED,
-            message="The flows mirror each other.",
+            message=" ".join(("The flows mirror each other.", *map(str, pair.newer_fields))),
         )
     reason = PairReason.INVALID_SPEC if pair.pair is None else PairReason.FLOWS_DO_NOT_MIRROR
     return PairFinding(kind=kind, status=ConditionStatus.FALSE, reason=reason, message=sentences)

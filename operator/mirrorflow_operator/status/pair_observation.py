@@ -38,7 +38,10 @@ class PairKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairResource:
-    """A MirrorPair as stored in the cluster; `pair` is None where its spec is invalid, and `errors` say why."""
+    """A MirrorPair as stored in the cluster; `pair` is None where its spec is invalid, and `errors` say why.
+
+    `newer_fields`: warnings about fields of a newer CRD.
+    """
 
     namespace: str
     name: str
@@ -47,6 +50,7 @@ class PairResource:
     resource_version: str
     pair: MirrorPair | None = None
     errors: tuple[FieldError, ...] = ()
+    newer_fields: tuple[FieldError, ...] = ()
     status: PairStatus = field(default_factory=PairStatus)
 
     @property

@@ -714,3 +714,29 @@ def test_flows_of_a_deleted_pair_follow_their_own_specs(simulation: PairSimulati
 
     assert {(NAMESPACE, "west-to-east"), (NAMESPACE, "east-to-west")} <= changed
     assert not simulation.cache.pairs.is_started((NAMESPACE, "west-to-east"))
+
+
+def test_a_pair_with_a_field_of_a_newer_crd_is_used_without_it(simulation: PairSimulation):
+    """After an operator is rolled back, the newer CRD stays, and its defaults are in each pair. No flow may start for that."""
+    simulation.request()
+    simulation.run()
+    simulation.end_job(SwitchoverState.DONE)
+    simulation.run()
+    stored = simulation.api.objects["MirrorPair", KEY.name]
+    simulation.api.store(MIRROR_PAIR, {**stored, "spec": {**stored["spec"], "colour": "green"}})
+    simulation.run()
+
+    status = simulation.status("MirrorPair", KEY.name)
+    (accepted,) = (one for one in status["conditions"] if one["type"] == "Accepted")
+    assert ("True", "west") == (accepted["status"], status["active"])
+    assert "spec.colour: this operator is older than the field" in accepted["message"]
+    assert KEY.name == simulation.cache.pairs.stopping_pair((NAMESPACE, "east-to-west"))
+
+
+def test_a_switchover_with_a_field_of_a_newer_crd_is_refused(simulation: PairSimulation):
+    """The field may say what must not be done."""
+    simulation.request(keepReaders=True)
+    simulation.run()
+
+    assert "Refused" == simulation.status("Switchover", "move")["state"]
+    assert "spec.keepReaders: it is not a field" in simulation.status("Switchover", "move")["reason"]
