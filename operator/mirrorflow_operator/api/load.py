@@ -1,6 +1,6 @@
 """Loads a MirrorFlow from YAML text, or reports all errors in it at once.
 
-YAML is read with the value types of Kubernetes' JSON: texts that look like dates stay texts, `Off` is a text
+YAML is read with the value types of Kubernetes' JSON: texts that look like dates or times stay texts, `Off` is a text
 and not a boolean, and a duplicate key is an error. The size of a file after alias expansion is limited, so
 that a small file cannot use up all memory. `rules.table` checks rules between fields. pydantic's own errors
 become FieldErrors with the path that kubectl shows.
@@ -31,6 +31,9 @@ NESTING_MAX = 64  # a MirrorFlow has about 15 levels, with pod templates
 # Values and keys after alias expansion; an object within the 1.5 MB limit of etcd has fewer.
 NODES_MAX = 200_000
 _BOOLEAN = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
+_WITH_COLON = re.compile(
+    r"^[-+]?[0-9][0-9_]*(?::[0-9_]+)+(?:\.[0-9_]*)?$"
+)  # 12:30, a number of base 60 in YAML 1.1 alone
 # Forms of texts in words, by the expression that checks them: a user reads no regular expressions.
 _LABEL = "letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
 _FORMS: Mapping[str, str] = MappingProxyType(
@@ -135,9 +138,12 @@ class _KubernetesLoader(yaml.SafeLoader):
 
 _KubernetesLoader.yaml_implicit_resolvers = {
     letter: [
-        (tag, pattern)
-        for tag, pattern in resolvers
-        if tag not in {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool"}
+        ("tag:yaml.org,2002:str", _WITH_COLON),
+        *(
+            (tag, pattern)
+            for tag, pattern in resolvers
+            if tag not in {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool"}
+        ),
     ]
     for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }

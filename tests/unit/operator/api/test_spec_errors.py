@@ -122,3 +122,12 @@ def test_null_values_in_objects_of_kubernetes_are_kept() -> None:
     flow = load_flow(f"{SMALLEST}  connectors: {{source: {{template: {{affinity: {{nodeAffinity: }}}}}}}}\n")
 
     assert flow.spec.connectors.source.template.affinity == {"nodeAffinity": None}
+
+
+def test_a_time_without_quotes_is_a_text_as_kubectl_reads_it() -> None:
+    """YAML 1.1 has numbers of base 60, which no reader of Kubernetes knows."""
+    flow = load_flow(
+        f"{SMALLEST}  connectors: {{source: {{template: {{annotations: {{window: 12:30}}}}}}}}\n"
+    )
+
+    assert {"window": "12:30"} == dict(flow.spec.connectors.source.template.annotations)
