@@ -35,7 +35,6 @@ SPARK_VERSION: Final = "4.3.0"
 # spark-submit takes a program for Python by its suffix.
 MAIN_FILE: Final = "local:///opt/mirrorflow/seed.py"
 APPLICATION_NAME_LABEL: Final = "sparkoperator.k8s.io/app-name"  # on pods: the name of their SparkApplication
-SPARK_ROLE_LABEL: Final = "spark-role"  # on pods: driver or executor
 FAILURES_ANNOTATION: Final = "mirrorflow.io/failures"  # of the attempts before this one that count
 APPLICATION_NAME_FIELD: Final = f"metadata.labels['{APPLICATION_NAME_LABEL}']"
 # An executor without resources in the spec has these beside its heap, as mirrorflow_seed sets them.

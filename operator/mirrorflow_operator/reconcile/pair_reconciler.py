@@ -5,7 +5,6 @@ pass needs no memory of earlier ones. No object that is deleted ends a Job in th
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -69,7 +68,6 @@ from mirrorflow_operator.status.switchover_assessment import (
 )
 from mirrorflow_operator.status.verification import last_verification
 
-_LOG: Final = logging.getLogger(__name__)
 FOLLOW_EVERY_S: Final = 1.0  # while a switchover is under way
 WAIT_EVERY_S: Final = 10.0  # while one waits for a person without a Job, as for a pair that was deleted
 # Otherwise its figures are as old as the polls of its flows, and a status is written at most so often for them alone.
