@@ -33,7 +33,7 @@ def job_of_attempts(attempts: Iterable[ObservedAttempt]) -> ObservedJob:
         run_id=newest.run_id,
         created_s=first.created_s,
         started_s=newest.started_s,
-        ended_s=newest.ended_s,
+        ended_s=_ended_s(newest),
         outcome=outcome,
         reason=reason,
         message=newest.message,
@@ -58,7 +58,14 @@ def _result(newest: ObservedAttempt) -> tuple[str | None, str | None, float | No
     if _failures(newest) > RETRIES[newest.kind]:
         return "Failed", "BackoffLimitExceeded" if newest.pods else SUBMISSION_FAILED, None
     delay_s = min(BACKOFF_MIN_S * 2 ** min(newest.number - 1, 8), BACKOFF_MAX_S)
-    return None, None, (newest.ended_s or newest.created_s) + delay_s
+    return None, None, (_ended_s(newest) or newest.created_s) + delay_s
+
+
+def _ended_s(newest: ObservedAttempt) -> float | None:
+    """Returns when the attempt ended. The Spark operator reports no time for one that has had no driver."""
+    if newest.ended_s is None and newest.state in {COMPLETED, FAILED}:
+        return newest.started_s or newest.created_s
+    return newest.ended_s
 
 
 def exit_status(attempt: ObservedAttempt) -> int | None:

@@ -69,6 +69,16 @@ def test_the_state_of_an_application_is_a_phase_of_the_run(attempt: ObservedAtte
     assert phase_of(job_of_attempts([attempt])) is phase
 
 
+@pytest.mark.parametrize(("started_s", "ended_s"), [(None, NOW_S - 53), (NOW_S - 40, NOW_S - 40)])
+def test_an_attempt_that_ended_without_a_time_has_the_same_end_in_each_pass(
+    started_s: float | None, ended_s: float
+) -> None:
+    """The current time would change the status with each pass. The Spark operator reports no end of a failed submission."""
+    job = job_of_attempts([_attempt("FAILED", 7, ended_s=None, started_s=started_s, failures=6)])
+
+    assert (job.outcome, job.ended_s) == ("Failed", ended_s)
+
+
 def test_a_run_has_the_name_of_its_newest_attempt_and_the_drivers_of_each() -> None:
     first, second = _failed(4), _attempt("RUNNING", 2, _driver(name=f"{RUN}-r2-driver"), failures=1)
 
