@@ -38,6 +38,7 @@ from mirrorflow_operator.api.status import (
     Status,
     VerifyStatus,
 )
+from mirrorflow_operator.api.timestamps import parse_timestamp
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.status.archiving import (
     archive_overdue_in_s,
@@ -367,7 +368,7 @@ def _overdue(
     verify: VerifyStatus | None,
     archive: ArchiveStatus | None,
 ) -> Iterator[float]:
-    """Yields the seconds until the verification or the archive becomes overdue, if it is not yet."""
+    """Yields the seconds until the verification or the archive becomes overdue, if it is not yet, and until its next time has passed."""
     if flow is not None and flow.spec.verify is not None:
         left_s = overdue_in_s(observation, flow.spec.verify, verify)
         if left_s:
@@ -376,6 +377,9 @@ def _overdue(
         left_s = archive_overdue_in_s(observation, flow.spec.archive, archive)
         if left_s:
             yield left_s
+        next_s = None if archive is None else parse_timestamp(archive.next_time or "")
+        if next_s is not None and next_s > observation.now_s:
+            yield next_s - observation.now_s
 
 
 def _restart(

@@ -12,7 +12,7 @@ from mirrorflow_operator.api.status import (
     RunPhase,
     Status,
 )
-from mirrorflow_operator.api.timestamps import timestamp
+from mirrorflow_operator.api.timestamps import parse_timestamp, timestamp
 from mirrorflow_operator.plan.spark_run import RunKind
 from mirrorflow_operator.status.archiving import (
     FOLLOW_OVERDUE_S,
@@ -20,6 +20,7 @@ from mirrorflow_operator.status.archiving import (
     archive_status,
     archived,
 )
+from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason
 from mirrorflow_operator.status.observation import Observation
 from tests.unit.operator.observations import NOW_S, driver, job, mirror_flow, observed, resource
@@ -158,3 +159,16 @@ def test_an_older_scheduled_export_does_not_hide_the_failure_of_one_that_follows
     result = finding(replace(observation, jobs=(complete, *observation.jobs)), FOLLOWED)
 
     assert (ConditionStatus.FALSE, Reason.ARCHIVE_FAILED) == (result.status, result.reason)
+
+
+def test_the_status_is_computed_again_when_the_next_time_has_passed() -> None:
+    """No event reports it where the export before still runs: the schedule skips a time then."""
+    flow = mirror_flow(**SCHEDULED)
+    seen = observed(flow=flow)
+
+    assessment = assess(seen)
+
+    assert assessment.status.archive is not None
+    next_s = parse_timestamp(assessment.status.archive.next_time or "")
+    assert next_s is not None
+    assert assessment.again_after_s == next_s - NOW_S
