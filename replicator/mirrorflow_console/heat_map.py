@@ -4,12 +4,13 @@ Ten thousand partitions are a string of ten thousand characters, which a script 
 the table beside it, so that the map needs no script to be understood.
 """
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from operator import itemgetter
 from typing import Any, Final
 
+from mirrorflow_console.documents import field_values
 from mirrorflow_console.flow_views import Level, is_internal
 
 _DIGITS: Final = tuple(str(level.value) for level in Level)
@@ -55,15 +56,17 @@ def heat_map(
     rows: Sequence[Mapping[str, Any]], levels: Sequence[Level], measure: Measure, *, internal: bool = False
 ) -> HeatMap:
     """Returns the heat map of the partitions in *rows*, with the level of each: topics with trouble first, then by name."""
-    topics: dict[str, list[tuple[int, Level, Mapping[str, Any]]]] = {}
-    for row, level in zip(rows, levels, strict=True):
-        topics.setdefault(row["topic"], []).append((row["partition"], level, row))
+    states = _cells(rows, levels, measure)
+    topics: dict[str, list[tuple[int, Level, str]]] = {}
+    for (topic, number), level, state in zip(
+        field_values(rows, "topic", "partition"), levels, states, strict=True
+    ):
+        topics.setdefault(topic, []).append((number, level, state))
     shown = [(name, partitions) for name, partitions in topics.items() if internal or not is_internal(name)]
     for _, partitions in shown:
-        partitions.sort(key=itemgetter(0))
+        partitions.sort()
     shown.sort(key=lambda topic: (min(level for _, level, _ in topic[1]) > Level.WARNING, topic[0]))
-    cell = _CELL[measure]
-    cells = "".join(cell(row, level) for _, partitions in shown for _, level, row in partitions)
+    cells = "".join(state for _, partitions in shown for _, _, state in partitions)
     return HeatMap(
         measure=measure,
         cells=cells,
@@ -80,29 +83,36 @@ def _unusual(numbers: Sequence[int]) -> tuple[int, ...] | None:
     return None if numbers == [*range(len(numbers))] else tuple(numbers)
 
 
-def _state(_: Mapping[str, Any], level: Level) -> str:
-    return _DIGITS[level]
+def _cells(rows: Sequence[Mapping[str, Any]], levels: Sequence[Level], measure: Measure) -> Iterable[str]:
+    """Returns the character of each partition in *rows*."""
+    if measure is Measure.STATE:
+        return map(_DIGITS.__getitem__, levels)
+    fields, cell = _CELL[measure]
+    return map(cell, field_values(rows, *fields))
 
 
-def _lag(row: Mapping[str, Any], _: Level) -> str:
-    if row["lagRecords"] == 0:
+def _lag(lag: tuple[int | None, float | None]) -> str:
+    records, age_s = lag
+    if records == 0:
         return "0"
-    if row["lagSeconds"] is None:
+    if age_s is None:
         return "6"
-    return str(1 + sum(row["lagSeconds"] >= step for step in _LAG_STEPS_S))
+    return str(1 + bisect_right(_LAG_STEPS_S, age_s))
 
 
-def _guarantee(row: Mapping[str, Any], _: Level) -> str:
-    return str(int(row["guarantee"] == "exactly-once"))
+def _guarantee(guarantee: str) -> str:
+    return str(int(guarantee == "exactly-once"))
 
 
-def _mode(row: Mapping[str, Any], _: Level) -> str:
-    return {"plain": "1", "transaction": "2"}.get(row["writeMode"], "0")
+def _mode(mode: str | None) -> str:
+    return {"plain": "1", "transaction": "2"}.get(mode or "", "0")
 
 
-def batch_counts(row: Mapping[str, Any]) -> dict[str, int]:
-    """Returns how many batches were copied on each path; what is no count is left out. Documents do not check it: few rows show it."""
-    batches = row.get("batches")
+def batch_counts(batches: Any) -> dict[str, int]:
+    """Returns how many *batches* of a partition were copied on each path; what is no count is left out.
+
+    Documents do not check it: few rows show it.
+    """
     given = batches.items() if isinstance(batches, dict) else ()
     return {
         path: count
@@ -111,16 +121,16 @@ def batch_counts(row: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _batches(row: Mapping[str, Any], _: Level) -> str:
-    counts = batch_counts(row)
+def _batches(batches: Any) -> str:
+    counts = batch_counts(batches)
     known = [counts.get(path, 0) for path in _BATCH_PATHS]
     return str(1 + known.index(max(known))) if any(known) else "0"
 
 
-_CELL: Final = {
-    Measure.STATE: _state,
-    Measure.LAG: _lag,
-    Measure.GUARANTEE: _guarantee,
-    Measure.MODE: _mode,
-    Measure.BATCHES: _batches,
+# The fields of a partition that a measure needs, and what returns its character.
+_CELL: Final[Mapping[Measure, tuple[tuple[str, ...], Callable[[Any], str]]]] = {
+    Measure.LAG: (("lagRecords", "lagSeconds"), _lag),
+    Measure.GUARANTEE: (("guarantee",), _guarantee),
+    Measure.MODE: (("writeMode",), _mode),
+    Measure.BATCHES: (("batches",), _batches),
 }

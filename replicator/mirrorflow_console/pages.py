@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from mirrorflow_console.chart_history import Chart, ChartSpan
 from mirrorflow_console.cluster_map import cluster_map
-from mirrorflow_console.documents import FlowReading
+from mirrorflow_console.documents import FlowReading, field_values
 from mirrorflow_console.flow_views import (
     FlowView,
     Level,
     is_internal,
-    partition_level,
+    partition_levels,
     state_text,
     topic_rows,
 )
@@ -130,8 +130,8 @@ def _binned(
 def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dict[str, Any]:
     view, reading = _of_flow(snapshot, query)
     progress = None if reading.document is None else reading.document.progress
-    rows = [] if progress is None else topic_rows(progress, internal="internal" in query)
-    hidden = 0 if progress is None or "internal" in query else len(topic_rows(progress)) - len(rows)
+    topics = [] if progress is None else topic_rows(progress)
+    rows = topics if "internal" in query else [row for row in topics if not is_internal(row.topic)]
     shown = rows[:TOPICS_MAX] if "all" in query else rows[:TOPICS_SHOWN]
     companions = () if progress is None else progress.companions
     lags = history.topic_lags(view.key, snapshot.at_s - FINE_S)
@@ -148,7 +148,7 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
         "schemas": schema_view([companion.received for companion in companions], reading.schemas),
         "topics": shown,
         "found": len(rows),
-        "hidden": hidden,
+        "hidden": len(topics) - len(rows),
         "sparklines": {
             row.topic: sparkline(_binned([*lags.get(row.topic, ())], snapshot.at_s, FINE_S, bins))
             for row in shown
@@ -197,21 +197,25 @@ def _partitions(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dic
     view, reading = _of_flow(snapshot, query)
     rows = [] if reading.document is None else list(reading.document.progress.partitions)
     measure = next((choice for choice in Measure if choice.value == query.get("show")), Measure.STATE)
-    topic, number = query.get("topic"), query.get("partition")
-    chosen = next((row for row in rows if row["topic"] == topic and str(row["partition"]) == number), None)
+    place = (query.get("topic"), query.get("partition"))
+    wanted_rows = rows if place[0] is not None else ()
+    chosen = next(
+        (row for row in wanted_rows if row["topic"] == place[0] and str(row["partition"]) == place[1]), None
+    )
     wanted = query.get("q", "")[:QUERY_MAX].strip().lower()
-    levels = [partition_level(row) for row in rows]
+    levels, shows_internal = partition_levels(rows), "internal" in query
+    fields = field_values(rows, "topic", "partition", "lagRecords", "reason")
     listed = [
-        (level, -(row["lagRecords"] or 0), row["topic"], row["partition"], row)
-        for level, row in zip(levels, rows, strict=True)
+        (level, -(lag or 0), topic, number, index)
+        for index, (level, (topic, number, lag, reason)) in enumerate(zip(levels, fields, strict=True))
         if (
-            wanted in f"{row['topic']}-{row['partition']} {row['reason']}".lower()
+            wanted in f"{topic}-{number} {reason}".lower()
             if wanted
-            else "internal" in query or level < Level.WAITING or not is_internal(row["topic"])
+            else shows_internal or level < Level.WAITING or not is_internal(topic)
         )
     ]
-    worst = nsmallest(ROWS_SHOWN, listed, key=lambda row: row[:4])
-    heat = heat_map(rows, levels, measure, internal="internal" in query)
+    worst = nsmallest(ROWS_SHOWN, listed)
+    heat = heat_map(rows, levels, measure, internal=shows_internal)
     return {
         "view": view,
         "state_text": _state_text(view, reading),
@@ -219,14 +223,14 @@ def _partitions(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dic
         "hidden": len(rows) - len(heat.cells),
         "measures": [*Measure],
         "legend": LEGENDS[measure],
-        "rows": [(level, row) for level, *_, row in worst],
+        "rows": [(level, rows[index]) for level, *_, index in worst],
         "found": len(listed),
         "total": 0 if reading.document is None else reading.document.partitions_total,
         "read": len(rows),
         "chosen": chosen,
-        "chosen_batches": {} if chosen is None else batch_counts(chosen),
-        "chosen_level": None if chosen is None else partition_level(chosen),
-        "missing": f"{topic}-{number}" if topic is not None and chosen is None else "",
+        "chosen_batches": {} if chosen is None else batch_counts(chosen.get("batches")),
+        "chosen_level": None if chosen is None else partition_levels([chosen])[0],
+        "missing": f"{place[0]}-{place[1]}" if place[0] is not None and chosen is None else "",
         "q": query.get("q", "")[:QUERY_MAX],
     }
 

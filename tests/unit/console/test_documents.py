@@ -17,7 +17,7 @@ from mirrorflow_console.documents import (
     parse_json,
     updated_document,
 )
-from mirrorflow_console.flow_views import Level, flow_view, partition_level, topic_rows
+from mirrorflow_console.flow_views import Level, flow_view, partition_levels, topic_rows
 from mirrorflow_console.group_views import group_rows
 from mirrorflow_console.heat_map import Measure, batch_counts, heat_map
 from tests.unit.console.flow_readings import STOPPED, healthy, table
@@ -173,7 +173,7 @@ def test_any_document_becomes_a_view_or_is_refused(summary, rows, connectors, ch
     flow_view(FlowReading(key="f", name="f", document=checked))
     topic_rows(checked.progress)
     for measure in Measure:
-        heat_map(checked.progress.partitions, [*map(partition_level, checked.progress.partitions)], measure)
+        heat_map(checked.progress.partitions, partition_levels(checked.progress.partitions), measure)
 
 
 def test_invalid_offsets_of_groups_are_dropped():
@@ -218,6 +218,6 @@ def test_counts_of_batches_that_are_none_are_left_out(batches: Any):
 
     first, second = connector_document(document).progress.partitions
 
-    assert batch_counts(first) == {}
-    assert batch_counts(second) == {"raw": 3}
+    assert batch_counts(first["batches"]) == {}
+    assert batch_counts(second["batches"]) == {"raw": 3}
     assert heat_map([first, second], [Level.FINE] * 2, Measure.BATCHES).cells == "01"

@@ -13,7 +13,7 @@ from mirrorflow_console.flow_views import (
     Level,
     SubjectKind,
     flow_view,
-    partition_level,
+    partition_levels,
     state_text,
     topic_rows,
     worst_first,
@@ -181,20 +181,20 @@ def test_the_heat_map_has_one_cell_per_partition():
     parts = [partition(number) for number in (0, 1)] + [partition(7, "t"), partition(0, "u", **STOPPED)]
     rows = progress_of(reading(healthy(*parts))).partitions
 
-    state_map = heat_map(rows, [*map(partition_level, rows)], Measure.STATE)
+    state_map = heat_map(rows, partition_levels(rows), Measure.STATE)
 
     assert state_map.topics == (("u", 1, None), ("orders", 2, None), ("t", 1, (7,)))
     assert state_map.cells == "0444"
     assert state_map.counts["stopped"] == 1
     for measure in Measure:
-        cells = heat_map(rows, [*map(partition_level, rows)], measure).cells
+        cells = heat_map(rows, partition_levels(rows), measure).cells
         assert len(cells) == 4
         assert set(map(int, cells)) <= {*range(len(LEGENDS[measure]))}
 
 
 def cells_of(parts: Sequence[Any], measure: Measure) -> str:
     rows = progress_of(reading(healthy(*parts))).partitions
-    return heat_map(rows, [*map(partition_level, rows)], measure).cells
+    return heat_map(rows, partition_levels(rows), measure).cells
 
 
 def test_starting_and_waiting_partitions_share_a_value_in_the_heat_map():
