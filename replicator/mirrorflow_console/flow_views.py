@@ -67,9 +67,13 @@ _LAG_RANGES: Final = {
     "<10m": "below 10 min",
     "more": "over 10 min",
 }
-# As the operator writes: "Secret east-ca is missing", "key password of Secret east", "kubectl logs --previous POD".
+# As the operator writes: "Secret east-ca is missing", "key password of Secret east", "kubectl logs --previous POD"; and as
+# connectors do: "Cluster west does not authorize Write on topic orders;", "broker 2 of cluster west, which leads orders-3, ...".
 _NAMED_OBJECT: Final = re.compile(
     r"(?:^|lacks |\bof )(?P<kind>Secret|ConfigMap) (?P<name>[a-z0-9][a-z0-9.-]*[a-z0-9])|logs --previous (?P<pod>[a-z0-9][a-z0-9.-]*[a-z0-9])"
+    r"|\bCluster (?P<acl_of>\S+) does not authorize (?P<acl>\w+ on [^;]+);"
+    r"|\bbroker (?P<broker>[0-9]+) of (?:cluster )?(?P<broker_of>[\w.-]*\w)"
+    r"|\bCluster (?P<lost_of>\S+) cannot be reached at broker (?P<lost>[0-9]+)"
 )
 _CLUSTER_CONDITIONS: Final = {"SourceReachable": "source", "TargetReachable": "target"}
 
@@ -95,7 +99,9 @@ class SubjectKind(Enum):
     CLUSTER = "cluster"
     SECRET = "Secret"  # noqa: S105  a kind
     CONFIG_MAP = "ConfigMap"
+    ACL = "ACL"
     POD = "pod"
+    BROKER = "broker"
     CONNECTOR = "connector"
     PARTITION = "partition"
     VERIFICATION = "verification"
@@ -373,11 +379,12 @@ def _troubles(progress: Progress) -> Iterator[Trouble]:
     # Others are no cause. Of 10,000 partitions that are copied, only this loop reads each.
     troubled = [row for row, texts in zip(progress.partitions, reported, strict=True) if any(texts)]
     for cause in causes(replace(progress, partitions=tuple(troubled))):
-        kind = _kind_of(cause.about, progress)
+        about = _kind_of(cause.about, progress)
+        kind, subject = _named_object(cause.text, of=about) or (about, cause.about or progress.connector)
         yield Trouble(
-            level=Level.WARNING if kind is SubjectKind.PARTITION and not cause.has_stopped else Level.BROKEN,
+            level=Level.WARNING if about is SubjectKind.PARTITION and not cause.has_stopped else Level.BROKEN,
             kind=kind,
-            subject=cause.about or progress.connector,
+            subject=subject,
             text=cause.line,
             reason=cause.reason or "",
             advice=advice_for(cause.reason or "", has_stopped=cause.has_stopped),
@@ -487,14 +494,27 @@ def _of_conditions(reading: FlowReading, own: Sequence[Trouble]) -> Iterator[Tro
 
 
 def _object_of(condition: ConditionRow) -> tuple[SubjectKind, str]:
-    """Returns what a condition is about: a cluster, the first object of Kubernetes that its message names, else the condition."""
-    if condition.type in _CLUSTER_CONDITIONS:
-        return SubjectKind.CLUSTER, _CLUSTER_CONDITIONS[condition.type]
-    if (match := _NAMED_OBJECT.search(condition.message)) is None:
-        return SubjectKind.CONDITION, condition.type
-    if match["pod"]:
-        return SubjectKind.POD, match["pod"]
-    return SubjectKind(match["kind"]), match["name"]
+    """Returns what a condition is about: the first object that its message names, else a cluster or the condition itself."""
+    side = _CLUSTER_CONDITIONS.get(condition.type)
+    about = SubjectKind.CONDITION if side is None else SubjectKind.CLUSTER
+    return _named_object(condition.message, of=about) or (about, side or condition.type)
+
+
+def _named_object(message: str, *, of: SubjectKind) -> tuple[SubjectKind, str] | None:
+    """Returns the first object that *message* names, more concrete than *of*, which it is about; None if there is none.
+
+    A cluster that cannot be used names a broker only as the last one that was tried.
+    """
+    match = _NAMED_OBJECT.search(message)
+    if match is None:
+        return None
+    if match["acl"]:
+        return SubjectKind.ACL, f"{match['acl']} of {match['acl_of']}"
+    if of is SubjectKind.CLUSTER:
+        return None
+    if broker := match["broker"] or match["lost"]:
+        return SubjectKind.BROKER, f"{broker} of {match['broker_of'] or match['lost_of']}"
+    return (SubjectKind.POD, match["pod"]) if match["pod"] else (SubjectKind(match["kind"]), match["name"])
 
 
 def _of_verification(reading: FlowReading) -> Iterator[Trouble]:

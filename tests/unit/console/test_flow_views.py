@@ -21,6 +21,7 @@ from mirrorflow_console.flow_views import (
 from mirrorflow_console.group_views import group_rows
 from mirrorflow_console.heat_map import LEGENDS, Measure, heat_map
 from mirrorflow_console.lag_forecast import LagSample, Outlook
+from mirrorflow_core.errors import ConnectionLostError, NotAuthorizedError
 from mirrorflow_core.reports import PartitionPhase
 from mirrorflow_replicator.http.progress_text import reasons, state_of
 from tests.unit.console.flow_readings import STOPPED, UNREACHABLE, conditions, healthy, reading, table
@@ -311,6 +312,21 @@ def test_a_stopped_partition_missing_in_the_table_is_reported():
         ),
         ("The pod lacks Secret east; add it, and ...", SubjectKind.SECRET, "east"),
         ("Only who may get a Secret may name it.", SubjectKind.CONDITION, "Accepted"),
+        (
+            str(NotAuthorizedError(cluster="west", operation="Write", resource="topic orders")),
+            SubjectKind.ACL,
+            "Write on topic orders of west",
+        ),
+        (
+            "orders-3: broker 2 of cluster west, which leads orders-3, does not answer; check that broker, ...",
+            SubjectKind.BROKER,
+            "2 of west",
+        ),
+        (
+            str(ConnectionLostError(cluster="west", address="broker 7", problem="it closed the connection")),
+            SubjectKind.BROKER,
+            "7 of west",
+        ),
     ],
 )  # fmt: skip
 def test_a_condition_is_about_the_object_that_its_message_names(
@@ -321,3 +337,37 @@ def test_a_condition_is_about_the_object_that_its_message_names(
 
     assert view.worst is not None
     assert (view.worst.kind, view.worst.subject) == (kind, subject)
+
+
+def test_partitions_that_wait_for_an_acl_or_a_broker_are_a_problem_of_that_object():
+    """The sentence has the partition; an operator changes the ACL, or starts the broker."""
+    refusal = str(NotAuthorizedError(cluster="west", operation="Write", resource="topic orders"))
+    silent = "bills-0: broker 2 of cluster west, which leads bills-0, does not answer; check that broker"
+    refused = partition(
+        3, phase=PartitionPhase.STOPPED, reason="NotAuthorized", message=f"orders-3: {refusal}"
+    )
+    waiting = partition(0, "bills", reason="TargetNotAnswering", message=silent, stalled_since_ms=1)
+
+    troubles = flow_view(reading(healthy(refused, waiting))).troubles
+
+    assert [(trouble.level, trouble.kind, trouble.subject) for trouble in troubles] == [
+        (Level.BROKEN, SubjectKind.ACL, "Write on topic orders of west"),
+        (Level.WARNING, SubjectKind.BROKER, "2 of west"),
+    ]
+    assert [trouble.text.split(":")[0] for trouble in troubles] == ["orders-3", "bills-0"]
+
+
+def test_a_cluster_that_refuses_an_acl_is_a_problem_of_the_acl_and_one_that_is_away_of_the_cluster():
+    refusal = str(NotAuthorizedError(cluster="east", operation="Describe", resource="topic orders"))
+    lost = str(ConnectionLostError(cluster="west", address="broker 7", problem="it closed the connection"))
+    status = conditions(
+        ("SourceReachable", "False", "NotAuthorized", refusal),
+        ("TargetReachable", "False", "Unreachable", lost),
+    )
+
+    troubles = flow_view(FlowReading(key="f", name="f", namespace="n", status=status)).troubles
+
+    assert [(trouble.kind, trouble.subject) for trouble in troubles[:2]] == [
+        (SubjectKind.CLUSTER, "target"),
+        (SubjectKind.ACL, "Describe on topic orders of east"),
+    ]
