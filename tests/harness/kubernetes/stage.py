@@ -183,10 +183,14 @@ class Stage:
         """Describes the cluster after a failure, with resources, events and the last lines of logs."""
         parts = [
             _command_and_output(self.kubectl, "get", "mirrorflows", "--output=yaml"),
-            _command_and_output(self.kubectl, "get", "pods,deployments", "--output=wide"),
+            _command_and_output(self.kubectl, "get", "mirrorpairs,switchovers", "--output=yaml"),
+            _command_and_output(self.kubectl, "get", "pods,deployments,jobs", "--output=wide"),
             _command_and_output(self.kubectl, "get", "events", "--sort-by=.lastTimestamp"),
             _command_and_output(
                 self.kubectl, "logs", "--selector=mirrorflow.io/flow", "--tail=15", "--prefix"
+            ),
+            _command_and_output(
+                self.kubectl, "logs", "--selector=mirrorflow.io/switchover", "--tail=40", "--prefix"
             ),
             _command_and_output(self.release.kubectl, "get", "pods", "--output=wide"),
             _command_and_output(
