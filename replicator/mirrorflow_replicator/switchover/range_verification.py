@@ -49,6 +49,7 @@ class TailRecord:
     offset: int
     key: bytes
     digest: bytes
+    is_kept_by_cleaner: bool = True  # as the newest of its key: it has a key and a value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +232,7 @@ def compared(partition: TopicPartition, sent: Tail, copied: Tail, *, is_compacte
 
     In a compacted partition, only the newest record of each key that both sides have counts: the cleaner removes the others at
     different times. So does retention: where one side has fewer records, older ones are not compared, unless the copy is whole: then it
-    lacks the others. A source that was created again may be whole and have fewer than its copy.
+    lacks the others, or a key. A source that was created again may be whole and have fewer than its copy.
     """
     if is_compacted:
         newest = {record.key: record for record in sent.records}
@@ -242,7 +243,7 @@ def compared(partition: TopicPartition, sent: Tail, copied: Tail, *, is_compacte
         if original.digest != copy.digest:
             both = f"the record at offset {original.offset} differs from that at offset {copy.offset} of its copy"
             return Comparison(records=len(pairs), difference=f"{partition}: {both}")
-    missing = "" if is_compacted else _missing(sent, copied)
+    missing = (_missing_key if is_compacted else _missing)(sent, copied)
     return Comparison(records=len(pairs), difference=missing and f"{partition}: {missing}")
 
 
@@ -252,6 +253,15 @@ def _missing(sent: Tail, copied: Tail) -> str:
         return f"its copy lacks the record at offset {sent.records[-1 - len(copied.records)].offset}"
     if sent.is_whole and not sent.records and copied.records:
         return f"the source lacks the record at offset {copied.records[-1].offset}"
+    return ""
+
+
+def _missing_key(sent: Tail, copied: Tail) -> str:
+    """Returns which key of a compacted partition a whole copy lacks; "": none. A cleaner keeps the newest record of each key."""
+    keys = {record.key for record in copied.records}
+    for record in _newest_of(sent):
+        if copied.is_whole and record.is_kept_by_cleaner and record.key not in keys:
+            return f"its copy has no record of the key at offset {record.offset}"
     return ""
 
 
@@ -277,7 +287,10 @@ async def _tail(
         lower = max(lowest, upper - stride)
         newest = [
             TailRecord(
-                offset=record.offset, key=digester.digest_key(record.key), digest=digester.digest(record)
+                offset=record.offset,
+                key=digester.digest_key(record.key),
+                digest=digester.digest(record),
+                is_kept_by_cleaner=record.key is not None and record.value is not None,
             )
             async for batch in consumed_batches(
                 cluster, partition, lower, upper, read_committed=read_committed
