@@ -325,12 +325,17 @@ def _unfinished(
 
 @contextlib.contextmanager
 def rolling_back_at_signals(session: _Session, display: StepDisplay) -> Iterator[list[int]]:
-    """Rolls back at the first signal, or continues if it has promoted, and ends at the second; returns the signals."""
+    """Rolls back at the first signal, or continues if it has promoted, and ends at the second; returns the signals.
+
+    A terminal that is closed is a first signal only.
+    """
     signals: list[int] = []
     loop, running = asyncio.get_running_loop(), asyncio.current_task()
     assert running is not None
 
     def note(number: int) -> None:
+        if number == signal.SIGHUP and signals:
+            return  # the kernel and the shell may both send it, and nobody has asked twice
         signals.append(number)
         if len(signals) > 1:
             running.cancel()
@@ -347,7 +352,10 @@ def rolling_back_at_signals(session: _Session, display: StepDisplay) -> Iterator
         )
         print_if_read(f"Rolls back{waits}; once more ends at once, and leaves writes refused.")
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # With nohup, a terminal that is closed changes nothing.
+    is_hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = (signal.SIGINT, signal.SIGTERM, *(() if is_hangup_ignored else (signal.SIGHUP,)))
+    for number in numbers:
         loop.add_signal_handler(number, note, number)
     try:
         yield signals
@@ -360,5 +368,5 @@ def rolling_back_at_signals(session: _Session, display: StepDisplay) -> Iterator
             status=EXIT_SIGNAL_BASE + signals[0],
         ) from None
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in numbers:
             loop.remove_signal_handler(number)

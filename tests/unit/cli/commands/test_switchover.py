@@ -377,6 +377,33 @@ def test_ctrl_c_rolls_back_although_no_process_reads_what_is_printed(monkeypatch
     assert [] == errors
 
 
+@pytest.mark.parametrize("is_ignored", [False, True], ids=["terminal", "nohup"])
+def test_a_terminal_that_is_closed_rolls_back_once_and_nohup_prevents_that(*, is_ignored: bool):
+    """The kernel and the shell may both send SIGHUP. It must not end the process while writes are refused."""
+    requested: list[bool] = []
+    session: Any = SimpleNamespace(observer=SimpleNamespace(request_rollback=lambda: requested.append(True)))
+    uncaught: list[int] = []
+
+    async def be_signalled() -> list[int]:
+        with rolling_back_at_signals(session, StepDisplay()) as signals:
+            for _ in range(3):
+                os.kill(os.getpid(), signal.SIGHUP)
+                await asyncio.sleep(0.01)
+            return list(signals)
+
+    before = signal.signal(
+        signal.SIGHUP, signal.SIG_IGN if is_ignored else lambda number, _: uncaught.append(number)
+    )
+    try:
+        signals = asyncio.run(be_signalled())
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+    assert [] == uncaught
+    assert ([] if is_ignored else [signal.SIGHUP]) == signals
+    assert ([] if is_ignored else [True]) == requested
+
+
 @pytest.mark.parametrize(
     ("command", "stream", "status"),
     [
