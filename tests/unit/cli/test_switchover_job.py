@@ -15,7 +15,7 @@ import pytest
 from mirrorflow_cli import switchover_job
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_USAGE
 from mirrorflow_cli.switchover_job import CANARY_UNKNOWN, SwitchoverProcess, main
-from mirrorflow_cli.switchover_job_progress import SwitchoverProgress
+from mirrorflow_cli.switchover_job_progress import MESSAGE_MAX_BYTES, SwitchoverProgress
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.switchover.canary import CanaryRequest, CanaryResult, CanaryTimeline
 from mirrorflow_core.switchover.record import SwitchoverRecord
@@ -128,6 +128,25 @@ def test_an_end_is_reported_only_with_everything_that_is_known_of_it():
     assert ("Reversing", before.since, before.states) == (early.state, early.since, early.states)
     assert ("Done", ("Restart producers.",)) == (ended.state, ended.notes)
     assert ["Reversing", "Done"] == [entry.state for entry in ended.states]
+
+
+@pytest.mark.timeout(20)
+def test_a_report_of_long_names_that_are_not_ascii_still_fits_into_a_termination_message():
+    """Kafka allows any character in the name of a group. A message that never fits would keep the Job from ending."""
+    progress = SwitchoverProgress(id=f"{'p' * 50}/{'s' * 50}")
+    name = "\U0001d11e" * 255
+    sentence = f"Canary group {name} has read 3 records again."
+    counts = {"recordsReadAgain": 3, "recordsSkipped": 0, "seconds": {"copied": 1.5}}
+
+    progress.note_canary({"passed": False, "sentence": sentence, "topic": "canary", "group": name, **counts})
+    progress.note_end(_record(1, type=SwitchoverType.REHEARSAL, state=SwitchoverState.REHEARSED), ())
+    body = progress.body()
+
+    report = parse_switchover_report(body)
+    assert len(body) <= MESSAGE_MAX_BYTES
+    assert report is not None
+    assert report.canary is not None
+    assert (report.state, report.canary.passed, report.canary.records_read_again) == ("Rehearsed", False, 3)
 
 
 def test_the_job_needs_a_folder_as_its_argument():
