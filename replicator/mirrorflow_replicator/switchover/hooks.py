@@ -17,6 +17,7 @@ from mirrorflow_replicator.switchover.errors import HookFailedError
 
 MESSAGE_MAX: Final = 300  # characters of its last line on stderr, which may be a whole document
 KILLED_WITHIN_S: Final = 5.0
+_NULL: Final = "\0"
 
 
 class HookAction(Enum):
@@ -55,6 +56,8 @@ class HookSettings:
         await run_hook(self, action, variables)
 
     async def problem(self) -> str:
+        if any(_NULL in part for part in self.command):
+            return "command: an argument has a null character, which no program can take; remove it."
         if shutil.which(self.command[0]) is not None:
             return ""
         return f"command: {self.command[0]} is not a program of this machine; write the path of one."
@@ -73,6 +76,8 @@ async def run_hook(settings: HookSettings, action: HookAction, variables: Mappin
         )
     except OSError as error:
         raise _failed(settings, action, error.errno, error.strerror or "") from error
+    except ValueError as error:
+        raise _failed(settings, action, None, str(error)) from error
     has_ended = False
     try:
         async with asyncio.timeout(settings.timeout_s):

@@ -85,3 +85,12 @@ def test_processes_that_a_successful_hook_leaves_are_not_stopped(tmp_path: Path)
 def test_the_error_names_a_missing_hook():
     with pytest.raises(HookFailedError, match=r"The hook \./missing .* No such file"):
         run("./missing")
+
+
+def test_a_command_with_a_null_character_is_refused_before_anything_changes():
+    """No program takes such an argument. An error of another class would end the process while writes are refused."""
+    hook = HookSettings(("sh", "-c", "true\0"), 1)
+
+    assert "command: an argument has a null character" in asyncio.run(hook.problem())
+    with pytest.raises(HookFailedError, match="null"):
+        asyncio.run(run_hook(hook, HookAction.LIFT, VARIABLES))
