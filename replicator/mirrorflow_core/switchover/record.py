@@ -223,15 +223,7 @@ def decode_record(key: bytes, value: bytes) -> SwitchoverRecord:
         attempt=integer_field(members, "attempt"),
         fenced_ms=integer_field(members, "fenced_ms"),
         seal=None if seal is None else seal_of(_object_field(members, "seal")),
-        reverse_starts=tuple(
-            ReverseStart(
-                topic=text_field(start, "topic"),
-                partition=integer_field(start, "partition"),
-                topic_id=text_field(start, "topic_id"),
-                offset=integer_field(start, "offset"),
-            )
-            for start in objects_field(members, "reverse_starts")
-        ),
+        reverse_starts=tuple(reverse_start_of(start) for start in objects_field(members, "reverse_starts")),
         loss=None if loss is None else _loss_of(_object_field(members, "loss")),
         cuts=tuple(cut_of(cut) for cut in objects_field(members, "cuts")),
         reason=text_field(members, "reason"),
@@ -239,6 +231,16 @@ def decode_record(key: bytes, value: bytes) -> SwitchoverRecord:
             StateEntry(SwitchoverState(text_field(entry, "state")), integer_field(entry, "entered_ms"))
             for entry in objects_field(members, "history")
         ),
+    )
+
+
+def reverse_start_of(fields: dict[str, Any]) -> ReverseStart:
+    """Returns the start that *fields* of JSON describe. Raises ValueError."""
+    return ReverseStart(
+        topic=text_field(fields, "topic"),
+        partition=integer_field(fields, "partition"),
+        topic_id=text_field(fields, "topic_id"),
+        offset=integer_field(fields, "offset"),
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from mirrorflow_core.errors import BrokerError
-from mirrorflow_core.java.json_text import parsed_object, text_field
+from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.guards import unfinished_of
 from mirrorflow_core.switchover.observation import FenceState
@@ -29,7 +29,9 @@ from mirrorflow_core.switchover.record import (
     encode_record,
     newest_of_each,
     newest_record,
+    reverse_start_of,
 )
+from mirrorflow_core.switchover.seal import objects_field
 from mirrorflow_core.switchover.states import FENCED, PROMOTED
 from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_core.wire.error_codes import EPOCH_IS_OVER, NONE, raise_for
@@ -115,6 +117,7 @@ class ClusterJournal:
                 key = parsed_object(record.key or b"{}")
                 pair, note = text_field(key, "pair"), text_field(key, "note")
                 noted = parsed_object(record.value) if note else {}
+                _require_valid(note, noted)
             except ValueError as error:
                 self._skip(record, error)
                 continue
@@ -270,7 +273,7 @@ class SwitchoverJournal:
         return FenceNote(
             methods=frozenset(note["method"] for note in set_notes),
             state=states.pop() if len(states) == 1 else FenceState.PARTIAL if states else FenceState.ABSENT,
-            acls=frozenset(AclBinding(**acl) for note in notes for acl in note["acls"]),
+            acls=frozenset(_acl_of(acl) for note in notes for acl in note["acls"]),
         )
 
     async def take(self) -> None:
@@ -328,7 +331,8 @@ class SwitchoverJournal:
 
     def starts_on(self, alias: str) -> tuple[ReverseStart, ...]:
         """Returns where switchovers to *alias* have started the flow from it; of several for a partition the last one counts."""
-        noted = [ReverseStart(**start) for note in self._notes(f"starts:{alias}") for start in note["starts"]]
+        notes = self._notes(f"starts:{alias}")
+        noted = [reverse_start_of(start) for note in notes for start in note["starts"]]
         promoted = [record for record in self.records if record.to == alias and record.state in PROMOTED]
         return (*(start for record in promoted for start in record.reverse_starts), *noted)
 
@@ -349,6 +353,36 @@ class SwitchoverJournal:
         """Returns both copies of a note, the newer one last where they are numbered."""
         notes = [copy.notes[name] for copy in self._copies if name in copy.notes]
         return sorted(notes, key=lambda note: note.get("number", 0))
+
+
+def _require_valid(note: str, fields: dict[str, Any]) -> None:
+    """Raises ValueError if *fields* lack what the journal reads of the note."""
+    kind = note.partition(":")[0]
+    if kind == "endpoint":
+        integer_field(fields, "number")
+        if not text_field(fields, "to"):
+            raise ValueError("to is missing")
+    elif kind == "fence":
+        FenceState(text_field(fields, "state"))
+        text_field(fields, "method")
+        for acl in objects_field(fields, "acls"):
+            _acl_of(acl)
+    elif kind == "starts":
+        for start in objects_field(fields, "starts"):
+            reverse_start_of(start)
+
+
+def _acl_of(fields: dict[str, Any]) -> AclBinding:
+    """Returns the ACL that *fields* of JSON describe. Raises ValueError."""
+    return AclBinding(
+        resource_type=integer_field(fields, "resource_type"),
+        resource_name=text_field(fields, "resource_name"),
+        pattern_type=integer_field(fields, "pattern_type"),
+        principal=text_field(fields, "principal"),
+        host=text_field(fields, "host"),
+        operation=integer_field(fields, "operation"),
+        permission_type=integer_field(fields, "permission_type"),
+    )
 
 
 async def _write_concurrently(writes: Iterable[Awaitable[None]]) -> None:

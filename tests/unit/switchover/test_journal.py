@@ -22,6 +22,7 @@ from mirrorflow_replicator.switchover.journal import RECORD_BYTES_MAX, ClusterJo
 from mirrorflow_replicator.switchover.readiness import PARTITION_BYTES, TOPIC_BYTES
 
 MESSAGE_MAX_BYTES = 1_048_588  # Kafka's default
+LED = b'{"to":"west","number":1}'  # the note of where clients are led
 
 
 def promoting(topics: int) -> SwitchoverRecord:
@@ -115,6 +116,13 @@ def test_a_record_that_exceeds_a_batch_raises_a_switchover_error(monkeypatch: py
         (b'{"pair":"p","switchover":"one"}', b"x"),
         (b'{"pair":"p","switchover":"one"}', b'{"state":"Done"}'),
         (b'{"pair":"p"}', b'{"format":1}'),
+        (b'{"pair":"p","note":"endpoint"}', b"{}"),
+        (b'{"pair":"p","note":"endpoint"}', b'{"to":"west"}'),
+        (b'{"pair":"p","note":"endpoint"}', b'{"to":1,"number":2}'),
+        (b'{"pair":"p","note":"fence:east"}', b"{}"),
+        (b'{"pair":"p","note":"fence:east"}', b'{"state":"none","method":"DenyAcl","acls":[]}'),
+        (b'{"pair":"p","note":"fence:east"}', b'{"state":"absent","method":"DenyAcl","acls":[{}]}'),
+        (b'{"pair":"p","note":"starts:east"}', b'{"starts":[{"topic":"orders"}]}'),
     ],
     ids=[
         "text",
@@ -126,6 +134,13 @@ def test_a_record_that_exceeds_a_batch_raises_a_switchover_error(monkeypatch: py
         "record-value",
         "no-format",
         "no-switchover",
+        "endpoint-empty",
+        "endpoint-no-number",
+        "endpoint-no-text",
+        "fence-empty",
+        "fence-state",
+        "fence-acl",
+        "start",
     ],
 )
 def test_a_record_of_another_program_is_skipped_and_logged(
@@ -136,16 +151,16 @@ def test_a_record_of_another_program_is_skipped_and_logged(
     class ReadLog:
         async def read_new(self) -> AsyncIterator[Record]:
             yield Record(7, 0, key, value)
-            yield Record(8, 0, b'{"pair":"p","note":"endpoint"}', b'{"to":"west"}')
+            yield Record(8, 0, b'{"pair":"p","note":"endpoint"}', LED)
 
     journal = ClusterJournal(cast("Any", create_autospec(Cluster, instance=True, alias="west")), "p")
     journal._log = cast("Any", ReadLog())
-    journal._attempted.add((b'{"pair":"p","note":"endpoint"}', b'{"to":"west"}'))
+    journal._attempted.add((b'{"pair":"p","note":"endpoint"}', LED))
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(journal.read())
 
-    assert {"endpoint": {"to": "west"}} == journal.notes
+    assert {"endpoint": {"to": "west", "number": 1}} == journal.notes
     assert not journal._is_foreign
     assert ["record at offset 7 of" in message for message in caplog.messages] == [True]
 
