@@ -16,6 +16,7 @@ from kafka.protocol.consumer.offsets import ListOffsetsRequest, OffsetForLeaderE
 
 from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire import error_codes
 from mirrorflow_core.wire import produce as wire
 from mirrorflow_core.wire.records import SEQUENCE_MASK, Record, encode_split
 from mirrorflow_kafka.admin.leader_rounds import ROUNDS_MAX, Key, call_leaders, send_to_leaders
@@ -65,7 +66,8 @@ async def list_offsets(
     """Returns the offset at *timestamp* (ms since 1970; -1 the end, -2 the beginning) of each partition.
 
     The end is the high watermark, or the last stable offset with *read_committed*; with *replica_id* DEBUGGING_ID the end of the
-    leader's log. A leader has *rounds_max* attempts and *timeout_s* for all of them. Raises ClusterError.
+    leader's log. A leader has *rounds_max* attempts and *timeout_s* for all of them. A beginning or an end of -1 is an error:
+    OFFSET_NOT_AVAILABLE. Raises ClusterError.
     """
     topic_class = ListOffsetsRequest.ListOffsetsTopic
 
@@ -93,9 +95,11 @@ async def list_offsets(
         )
 
     results = await call_leaders(cluster, partitions, request, rounds_max=rounds_max, timeout_s=timeout_s)
+    # Every log has a beginning and an end; only a time may have no offset.
+    unknown = error_codes.OFFSET_NOT_AVAILABLE if timestamp in {EARLIEST, LATEST} else error_codes.NONE
     return {
-        partition: ListedOffset(error=result.error_code)
-        if result.error_code
+        partition: ListedOffset(error=error)
+        if (error := result.error_code or (unknown if result.offset < 0 else error_codes.NONE))
         else ListedOffset(
             offset=result.offset,
             timestamp=result.timestamp,

@@ -13,10 +13,15 @@ import pytest
 from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.batch import Batch, split
-from mirrorflow_core.wire.error_codes import INVALID_PRODUCER_EPOCH, NETWORK_EXCEPTION, raise_for
+from mirrorflow_core.wire.error_codes import (
+    INVALID_PRODUCER_EPOCH,
+    NETWORK_EXCEPTION,
+    OFFSET_NOT_AVAILABLE,
+    raise_for,
+)
 from mirrorflow_core.wire.records import SEQUENCE_MASK, Record, RecordOverLimitError
 from mirrorflow_kafka.admin import admin, log_requests
-from mirrorflow_kafka.admin.log_requests import LATEST
+from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.metadata import Metadata, PartitionMetadata, TopicMetadata
 from mirrorflow_kafka.client.pool import open_connection
@@ -29,8 +34,9 @@ END = 7
 class Connection:
     muted_until_s = 0.0
 
-    def __init__(self, *, is_unresponsive: bool) -> None:
+    def __init__(self, *, is_unresponsive: bool, end: int = END) -> None:
         self._is_silent = is_unresponsive
+        self._end = end
 
     async def call(self, request: Any, **_options: float) -> Any:
         if self._is_silent:
@@ -40,8 +46,8 @@ class Connection:
                 partition_index=getattr(partition, "partition_index", None),
                 partition=getattr(partition, "partition", None),
                 error_code=0,
-                offset=END,
-                end_offset=END,
+                offset=self._end,
+                end_offset=self._end,
                 timestamp=-1,
                 leader_epoch=3,
             )
@@ -109,6 +115,30 @@ def test_only_partitions_of_an_unresponsive_leader_have_an_error():
 
     assert offsets[UNRESPONSIVE].error == NETWORK_EXCEPTION
     assert (offsets[RESPONSIVE].error, offsets[RESPONSIVE].offset) == (0, END)
+
+
+class LeadersWithoutOffsets(Leaders):
+    """A cluster whose leaders answer -1 without an error."""
+
+    async def connection(self, node_id: int, **_options: str) -> Connection:
+        return Connection(is_unresponsive=False, end=-1)
+
+
+@pytest.mark.parametrize("timestamp", [EARLIEST, LATEST])
+def test_a_log_without_a_beginning_or_an_end_is_unavailable(timestamp: int):
+    """Taken as an offset, a beginning of -1 would be the end of the log, and its records would be skipped."""
+    cluster: Any = LeadersWithoutOffsets()
+
+    assert asyncio.run(admin.list_offsets(cluster, [RESPONSIVE], timestamp))[RESPONSIVE].error == (
+        OFFSET_NOT_AVAILABLE
+    )
+
+
+def test_a_time_after_the_last_record_has_no_offset():
+    cluster: Any = LeadersWithoutOffsets()
+    listed = asyncio.run(admin.list_offsets(cluster, [RESPONSIVE], 1_800_000_000_000))[RESPONSIVE]
+
+    assert (listed.error, listed.offset) == (0, -1)
 
 
 class TransactionLog:
