@@ -52,9 +52,12 @@ OnAssignment = Callable[[Assignment], Awaitable[None]]
 BACKOFF_MIN_S = 0.5
 BACKOFF_MAX_S = 30.0
 # Backoff for a topic that could not be created, instead of the ten minutes of a refresh: short at first,
-# because a target that has just started lacks some of its brokers, then as long as above.
+# because a target that has just started lacks some of its brokers, then as long as above. A topic that is refused
+# for good must not cost a listing of both clusters twice a minute: as below, later pauses are a share of the time
+# since the newest such topic was found, up to the usual interval.
 INCOMPLETE_MIN_S = 1.0
 INCOMPLETE_MAX_S = 30.0
+INCOMPLETE_REST_S = 600.0  # where topics are not refreshed: MM2's default interval
 # A connector starts together with others that create topics on its source. Above all these are heartbeats
 # topics, by which clients of the target know their upstream clusters. So topics are listed again soon after
 # the start, then ever more rarely: a topic is found after at most a quarter of the connector's age at that
@@ -108,7 +111,10 @@ class TopicDiscovery:
         self._failures = 0  # consecutive failed passes
         self._job: str | None = None  # the periodic job that runs, or ran last; None: connecting
         self._failed_job: str | None = None  # the one whose failure is `problem`; None: connecting
-        self._incomplete = 0  # consecutive passes after which a topic lacked partitions on the target
+        # Passes after which a topic lacked partitions on the target, since the newest was found.
+        self._incomplete = 0
+        self._incomplete_since = 0.0
+        self._uncopied_before: frozenset[str] = frozenset()  # source topics, in the pass before
         self._first_listing_at: float | None = None
         self.connected = asyncio.Event()  # to both clusters, for the first time
         self._earlier_assignment: Assignment = ()  # what tasks hold from an earlier assignment, by another leader
@@ -344,12 +350,15 @@ class TopicDiscovery:
             if self._first_listing_at is None:
                 self._first_listing_at = now
             every_s = relist_after_s(now - self._first_listing_at, self._settings.refresh_topics_s)
-        self._incomplete = self._incomplete + 1 if arrangement.incomplete else 0
         if not arrangement.incomplete:
+            self._incomplete = 0
             return every_s
-        return min(
-            every_s, backoff_s(self._incomplete, lowest_s=INCOMPLETE_MIN_S, highest_s=INCOMPLETE_MAX_S)
-        )
+        now = asyncio.get_running_loop().time()
+        if not self._incomplete or arrangement.uncopied.keys() - self._uncopied_before:
+            self._incomplete, self._incomplete_since = 0, now
+        self._incomplete += 1
+        self._uncopied_before = frozenset(arrangement.uncopied)
+        return incomplete_after_s(self._incomplete, now - self._incomplete_since, every_s)
 
     def continue_from(self, assignment: Assignment) -> None:
         """Continues from *assignment*, which an earlier leader has made."""
@@ -407,6 +416,12 @@ def _holds_unknown(error: ClusterError) -> str:
 def relist_after_s(age_s: float, every_s: float) -> float:
     """Returns when to list topics again, *age_s* after the first listing. *every_s* is the configured interval."""
     return min(every_s, max(RELIST_MIN_S, RELIST_SHARE * age_s))
+
+
+def incomplete_after_s(passes: int, age_s: float, every_s: float) -> float:
+    """Returns when to arrange topics again after the newest topic without a copy was found *age_s* ago, in *passes* so far."""
+    soon_s = backoff_s(passes, lowest_s=INCOMPLETE_MIN_S, highest_s=INCOMPLETE_MAX_S)
+    return min(every_s, max(soon_s, min(RELIST_SHARE * age_s, INCOMPLETE_REST_S)))
 
 
 def _assignable(arrangement: Arrangement, held: Assignment) -> set[TopicPartition]:
