@@ -292,7 +292,7 @@ class TopicDiscovery:
             try:
                 await create_again(cluster, topics, self._internal_topics.setdefault(cluster.alias, set()))
                 warnings += (await correct_topic_configs(cluster, topics)).warnings
-            except (BrokerError, NotAuthorizedError) as error:
+            except (BrokerError, InternalTopicUnavailableError, NotAuthorizedError) as error:
                 warnings.append(f"The flow's own topics on {cluster.alias} cannot be checked: {error}")
         self._internal_warnings = tuple(warnings)
 

@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any, cast
 from unittest.mock import AsyncMock, create_autospec
 
 import pytest
 
-from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.errors import ClusterError, InternalTopicUnavailableError
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry
 from mirrorflow_core.wire.error_codes import BrokerRefusal
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.topics import NewTopic
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.metadata import EMPTY
+from mirrorflow_replicator.connectors import topic_discovery
 from mirrorflow_replicator.connectors.internal_topics import (
     UncorrectedTopics,
     corrections,
@@ -20,6 +22,7 @@ from mirrorflow_replicator.connectors.internal_topics import (
     internal_topics,
     internal_topics_of_source,
 )
+from mirrorflow_replicator.connectors.topic_discovery import TopicDiscovery
 from mirrorflow_replicator.copy import offset_map_writer
 from tests.unit.connectors.flow_settings import settings
 
@@ -116,3 +119,24 @@ def test_deleted_topics_are_recreated_with_the_settings_of_their_first_creation(
     assert first.await_args is not None
     assert [first.await_args.args[1]] == created
     assert "52428800" == again.configs["segment.bytes"]
+
+
+def test_a_topic_that_is_created_again_and_has_no_leader_yet_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a failure of the connector, it would have all topics of both clusters listed again."""
+    error = InternalTopicUnavailableError(cluster="west", topic="mm2-claims.east.internal", leaderless=0)
+    corrected = AsyncMock(return_value=UncorrectedTopics(alias="east", refused=(), unread=()))
+    monkeypatch.setattr(topic_discovery, "create_again", AsyncMock(side_effect=[error, None]))
+    monkeypatch.setattr(topic_discovery, "correct_topic_configs", corrected)
+    discovery = TopicDiscovery(settings(), resolve=cast("Any", None))
+    discovery._clusters = {
+        side: create_autospec(Cluster, instance=True, alias=alias, warnings=())
+        for side, alias in (("source", "east"), ("target", "west"))
+    }
+
+    asyncio.run(discovery._check_internal_topics())
+
+    [warning] = discovery.warnings
+    assert str(error) in warning
+    assert corrected.await_count == 1
