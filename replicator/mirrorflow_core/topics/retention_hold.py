@@ -120,6 +120,11 @@ class Holds:
             if any(self._is_valid(holder, now_s) for holder in holders)
         )
 
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics whose holds are not restored, whether or not their leases are valid."""
+        return frozenset(topic for topic in self._holds if self._open(topic))
+
     def before(self, topic: str) -> Mapping[str, str | None]:
         """Returns the settings to restore on *topic*; empty if it has no hold.
 

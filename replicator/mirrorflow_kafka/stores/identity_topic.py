@@ -17,8 +17,6 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.compacted_topic import MirrorLog, append
 from mirrorflow_kafka.stores.own_topics import new_identity_topic
 
-_MISSING = (UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED)
-
 
 class AclMarks:
     """Reads and writes the ACL marks of the flow from *source_alias* under the naming policy *naming*."""
@@ -71,14 +69,24 @@ class HoldLog:
             new = new_identity_topic(self._source_alias, self._replication_factor)
             await admin.create_topic_and_wait(self._cluster, new)
 
+    @property
+    def held(self) -> frozenset[str]:
+        """The topics whose holds were not restored when the log was last read."""
+        return self._holds.topics
+
     async def exists(self) -> bool:
-        """Returns whether the topic exists, so that there can be holds; also while it has no leader. A topic that is hidden counts as missing."""
+        """Returns whether the topic exists, so that there can be holds; also while it has no leader.
+
+        A topic that is hidden counts as missing, unless holds were read from it before.
+        """
         topic = self._log.topic
         if self._cluster.leader(topic, 0) is not None:
             return True
         await self._cluster.refresh([topic])
         known = self._cluster.metadata.topics.get(topic)
-        return known is not None and known.error not in _MISSING
+        if known is not None and known.error == TOPIC_AUTHORIZATION_FAILED:
+            return bool(self.held)
+        return known is not None and known.error != UNKNOWN_TOPIC_OR_PARTITION
 
     async def read(self) -> Holds:
         """Reads the holds since the last call; returns all."""

@@ -100,6 +100,11 @@ class RetentionWriter:
         began_s = time.monotonic()
         return (await self._log.read()).active(began_s)
 
+    @property
+    def last_held(self) -> frozenset[str]:
+        """The target topics that were held, or not restored, when the log was last read."""
+        return self._log.held
+
     async def _alter(
         self, changes: Mapping[str, Collection[ConfigChange]], unread: Mapping[str, ClusterError], what: str
     ) -> tuple[str, ...]:

@@ -299,11 +299,13 @@ class TopicDiscovery:
     async def _retention_holds(self) -> tuple[frozenset[str], tuple[str, ...]]:
         """Returns the target topics whose retention a bulk job holds, and a message if that is unknown."""
         retention = await self._retention()
+        if retention is None:
+            return frozenset(), ()
         try:
-            return frozenset() if retention is None else await retention.held(), ()
+            return await retention.held(), ()
         except NotAuthorizedError as error:
-            # A job with the same rights cannot have held anything.
-            return frozenset(), (_holds_unknown(error),)
+            # A job with the same rights cannot have held anything since. What was held before may still be.
+            return retention.last_held, (_holds_unknown(error),)
         except InternalTopicUnavailableError as error:
             # Any topic may be held: its old records would be deleted within minutes.
             return frozenset(self.names.values()), (_holds_unknown(error),)
