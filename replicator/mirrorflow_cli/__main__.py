@@ -80,9 +80,8 @@ def _execute(command: str, given: Sequence[str], *, is_own_process: bool) -> int
         if (error.name or "mirrorflow").startswith("mirrorflow"):
             raise
         extras = "cli,console" if "ui" in given else "cli"
-        print(
-            f"The Python package {error.name} is not installed; in MirrorFlow's folder: pip install '.[{extras}]'.",
-            file=sys.stderr,
+        report(
+            f"The Python package {error.name} is not installed; in MirrorFlow's folder: pip install '.[{extras}]'."
         )
         return EXIT_USAGE
 

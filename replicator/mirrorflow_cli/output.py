@@ -1,4 +1,4 @@
-"""Prints the results of commands: `--json` as one JSON object on stdout, also for errors; text as a table.
+"""Prints the results of commands: `--json` as one JSON object on stdout, or one a line, also for errors; text as a table.
 
 `check` prints facts and notes at once as text, and its problems at the end; as JSON everything at the end.
 """
@@ -8,8 +8,9 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TextIO
 
 GAP = 2  # spaces between columns
@@ -19,6 +20,24 @@ SHOWN_MAX = 20  # names of one kind; the others are counted
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(report=_report)
+
+
+def add_json_lines_argument(
+    parser: argparse.ArgumentParser, error_object: Callable[[str], dict[str, Any]]
+) -> None:
+    """Adds `--json` to a command that prints progress, one object per line; *error_object* returns the one for an error's text."""
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+    parser.set_defaults(report=partial(_report_line, error_object))
+
+
+def _report_line(
+    error_object: Callable[[str], dict[str, Any]], arguments: argparse.Namespace, sentences: str
+) -> None:
+    """Prints why the command has failed: as the last object, or as text on stderr."""
+    if arguments.json:
+        print(json.dumps(error_object(sentences), ensure_ascii=False))
+    else:
+        print(sentences, file=sys.stderr)
 
 
 def _report(arguments: argparse.Namespace, sentences: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TextIO
 from mirrorflow_cli.errors import EXIT_SIGNAL_BASE, EXIT_USAGE, FailedError, UsageError
 from mirrorflow_cli.flow_arguments import flow_from, layout_from, valid_plan
 from mirrorflow_cli.flow_flags import add_flow_arguments
-from mirrorflow_cli.output import is_live_terminal
+from mirrorflow_cli.output import add_json_lines_argument, is_live_terminal
 from mirrorflow_cli.run_process import ProcessFiles
 from mirrorflow_cli.running_jobs import registered_job
 from mirrorflow_core.errors import MirrorFlowError, SettingError
@@ -137,7 +137,7 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, run_id: str = "name of
         metavar="N",
         help="maximum number of parallel tasks on this machine (default: one for each core)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+    add_json_lines_argument(parser, lambda sentences: {"phase": "Failed", "message": sentences})
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",

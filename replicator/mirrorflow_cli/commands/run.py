@@ -9,6 +9,7 @@ from contextlib import nullcontext
 
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.flow_flags import add_flow_arguments
+from mirrorflow_cli.output import add_json_lines_argument
 from mirrorflow_cli.prepared_replicator import PreparedReplicator
 from mirrorflow_replicator.logs import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, NUMBERS
 from mirrorflow_replicator.process import importing
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="port for /progress, /metrics and Connect's REST API on 127.0.0.1 (default: a free port)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+    add_json_lines_argument(parser, lambda sentences: {"event": "failed", "message": sentences})
     parser.add_argument(
         "--log",
         metavar="FILE",

@@ -1,5 +1,6 @@
 """Commands that need no cluster, and the errors for wrong arguments and files: status 2 and one sentence."""
 
+import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -413,3 +414,32 @@ def test_the_error_names_a_missing_package(
         "",
         "The Python package yaml is not installed; in MirrorFlow's folder: pip install '.[cli]'.\n",
     ) == mirrorflow("validate", "-f", "flow.yaml")
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        (["run"], {"event": "failed"}),
+        *(
+            (command, {"phase": "Failed"})
+            for command in (
+                ["seed"],
+                ["verify"],
+                ["archive", "--archive", "/x"],
+                ["restore", "--archive", "/x"],
+            )
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_an_error_at_the_start_is_a_line_of_json_where_progress_is(
+    command: list[str], kind: dict[str, str], mirrorflow: Callable[..., Result]
+) -> None:
+    """A program reads one object a line, and nothing else."""
+    status, out, err = mirrorflow(*command, "--json", "-f", "missing.yaml")
+
+    [line] = out.splitlines()
+    assert "missing.yaml cannot be read" in json.loads(line)["message"]
+    assert kind.items() <= json.loads(line).items()
+    assert (status, err) == (2, "")
+    assert mirrorflow(*command, "-f", "missing.yaml")[1] == ""
