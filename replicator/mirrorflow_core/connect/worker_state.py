@@ -90,6 +90,7 @@ class WorkerConfigs:
         self.unfenced: set[str] = set()  # their task configs were written again since
         self._targets: dict[str, TargetState] = {}
         self._uncommitted: dict[str, dict[int, Properties]] = {}
+        self._deleted: set[str] = set()
 
     def target(self, connector: str) -> TargetState:
         """Returns the target state of *connector*; STARTED where none is stored."""
@@ -106,8 +107,12 @@ class WorkerConfigs:
                 self._uncommitted.pop(name, None)
                 self.inconsistent.discard(name)
                 self.fenced.pop(name, None)
+                self._deleted.add(name)
             case ConnectorConfig(connector=name, properties=properties) if properties is not None:
                 self.connectors[name] = properties
+                self._deleted.discard(name)
+            case TaskConfig(connector=name) | TasksCommit(connector=name) if name in self._deleted:
+                pass  # written by a node that had not read of the deletion yet
             case ConnectorTarget(connector=name, state=None):
                 self._targets.pop(name, None)
             case ConnectorTarget(connector=name, state=state) if state is not None:

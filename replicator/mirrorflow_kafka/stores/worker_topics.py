@@ -10,11 +10,14 @@ it may write.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from mirrorflow_core.connect.worker_records import (
     ConfigRecord,
+    ConnectorConfig,
+    TaskConfig,
+    TasksCommit,
     WorkerStatus,
     decode_config,
     decode_status,
@@ -83,8 +86,12 @@ class _WorkerTopic(Generic[T]):
     async def put(self, *values: T, now_ms: int) -> None:
         """Writes *values* in order. Raises ClusterError; some may have been written then."""
         async with self._lock:
-            await self._log.append(map(self._encode, values), now_ms=now_ms)
+            await self._log.append(map(self._encode, await self._current(values)), now_ms=now_ms)
             await self._log.read_new(self._take)
+
+    async def _current(self, values: Sequence[T]) -> Iterable[T]:
+        """Returns those of *values* that are still to be written. Raises ClusterError."""
+        return values
 
     def _take(self, record: Record) -> None:
         self.offset = record.offset + 1
@@ -100,12 +107,27 @@ class _WorkerTopic(Generic[T]):
 
 
 class ConfigTopic(_WorkerTopic[ConfigRecord]):
-    """The config topic: connectors, tasks and target states."""
+    """The config topic: connectors, tasks and target states.
+
+    `put` leaves out task configs of a connector that was deleted meanwhile: a new connector of that name would begin with them.
+    """
 
     def __init__(self, cluster: Cluster, settings: StorageTopicSettings) -> None:
         self.configs = WorkerConfigs()
         log = CompactedTopic(cluster, settings, key="config.storage.topic", single=True)
         super().__init__(log, encode=encode_config, decode=decode_config, take=self.configs.take)
+
+    async def _current(self, values: Sequence[ConfigRecord]) -> Iterable[ConfigRecord]:
+        if not any(isinstance(value, TaskConfig | TasksCommit) for value in values):
+            return values
+        await self._log.read_new(self._take)
+        new = {value.connector for value in values if isinstance(value, ConnectorConfig)}
+        known = self.configs.connectors.keys() | new
+        return [
+            value
+            for value in values
+            if not isinstance(value, TaskConfig | TasksCommit) or value.connector in known
+        ]
 
 
 class StatusTopic(_WorkerTopic[WorkerStatus]):

@@ -209,6 +209,23 @@ def test_a_recreated_connector_has_the_target_state_started():
     assert ({}, {}, TargetState.STARTED) == (configs.connectors, configs.tasks, configs.target("a"))
 
 
+def test_a_recreated_connector_does_not_have_tasks_that_were_written_after_its_deletion():
+    """A node may write task configs before it reads that the connector was deleted."""
+    late = (
+        ConnectorConfig(connector="a", properties={}),
+        ConnectorConfig(connector="a", properties=None),
+        task(0, "old"),
+        TasksCommit(connector="a", tasks=1),
+        ConnectorConfig(connector="a", properties={}),
+    )
+    configs = state_of(*late)
+
+    assert ({"a": {}}, {}) == (configs.connectors, configs.tasks)
+    assert {"a": ({"v": "new"},)} == state_of(
+        *late, task(0, "new"), TasksCommit(connector="a", tasks=1)
+    ).tasks
+
+
 def status(
     state: WorkerState, generation: int, worker: str = "h:1", number: int | None = None
 ) -> WorkerStatus:
