@@ -2,20 +2,23 @@
 
     read the commits ──> plan, by a few records of the files ──> compare each range of the archive with the target
 
-The source need not exist. A task reads only the row groups with offsets of its range, by Parquet's statistics. Records
-that the flow has copied after the archive's end are not compared.
+The source need not exist. A task reads only the row groups with offsets of its range, by Parquet's statistics, but a file
+that begins in its range as a whole: it compares it with its digests, so damage of the archive is not taken for a difference of the
+target, nor for what the source had. Records that the flow has copied after the archive's end are not compared.
 """
 
 import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from mirrorflow_core.errors import CorruptRecordsError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.record_digests import TallyBuilder
 from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.records import Record, encode_as_logged
@@ -27,7 +30,13 @@ from mirrorflow_seed.archive.commit_log import read_archive
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest, part_of
 from mirrorflow_seed.archive.parquet_files import read_records
 from mirrorflow_seed.archive.restore_driver import require_isolation
-from mirrorflow_seed.archive.restore_point import ArchivePoint, cut_manifest, find_cuts, until_of
+from mirrorflow_seed.archive.restore_point import (
+    ArchivePoint,
+    cut_manifest,
+    damaged_file,
+    find_cuts,
+    until_of,
+)
 from mirrorflow_seed.archive.restore_task import without_source
 from mirrorflow_seed.job_status_server import Display
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive
@@ -258,19 +267,45 @@ async def _open(
     verify_range = task.verify_range
     start, end = verify_range.source_from, verify_range.source_to
     with ArchiveLog(task.archived, start=start, end=end) as log:
+        partition = TopicPartition(verify_range.topic, verify_range.partition)
         for file in task.archived:
-            with folder.reading(file.path) as source:
-                for records in read_records(source, start=start, end=end):
-                    for record in records:
+            # A file may be in several ranges. Its start is in one of them.
+            for records in (
+                _whole_file(folder, file, partition, task.part.archive_id)
+                if start <= file.start
+                else _file_range(folder, file, start, end)
+            ):
+                for record in records:
+                    if start <= record.offset < end:
                         log.add(record)
         log.finish()
-        partition = TopicPartition(verify_range.topic, verify_range.partition)
         archive = ArchiveCluster(settings.source_alias, task.part, of=partition, spool=log)
         target = await _target(settings)
         try:
             yield {"source": archive, "target": target}
         finally:
             await target.close()
+
+
+def _whole_file(
+    folder: StorageFolder, file: ArchivedFile, partition: TopicPartition, archive_id: str
+) -> Iterator[list[Record]]:
+    """Yields all records of *file*, which belongs to *partition*. Raises ArchiveDamagedError at the end if they differ from its commit."""
+    whole = TallyBuilder(archive_id, partition.partition)
+    for records in _file_range(folder, file, file.start, file.end):
+        whole.extend(records)
+        yield records
+    if whole.tally != file.tally:
+        raise damaged_file(folder, file.path)
+
+
+def _file_range(folder: StorageFolder, file: ArchivedFile, start: int, end: int) -> Iterator[list[Record]]:
+    """Yields the records of *file* from offset *start* up to *end*. Raises ArchiveDamagedError if it is no Parquet file."""
+    try:
+        with folder.reading(file.path) as source:
+            yield from read_records(source, start=start, end=end)
+    except CorruptRecordsError as error:
+        raise damaged_file(folder, file.path) from error
 
 
 async def _target(settings: SourceSettings) -> Cluster:

@@ -100,7 +100,7 @@ def damaged_file(folder: StorageFolder, path: str) -> ArchiveDamagedError:
     return ArchiveDamagedError(
         location=folder.address,
         problem=f"the records of {path} differ from its commit",
-        action="restore an intact copy of it; nothing of that file was restored",
+        action="restore an intact copy of it; nothing of that file was used",
     )
 
 
