@@ -277,3 +277,20 @@ def test_an_unreplaced_placeholder_has_its_own_error(pattern: str) -> None:
         JavaPattern(pattern)
     with pytest.raises(InvalidSettingError, match="; write the value that it stands for"):
         compile_patterns("topics", (pattern,))
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a{2147483647}", "((a{1000}){1000}){1000}", "[a-z]{60000}" * 2, "(a{400}b){400,}"]
+)
+def test_a_repetition_that_no_name_can_have_is_refused(pattern: str) -> None:
+    """Compiled, the first takes a minute and 3 GiB. Anyone who may validate a configuration can send it."""
+    with pytest.raises(InvalidSettingError, match="its repetitions require more than 100000 characters"):
+        compile_patterns("topics", (pattern,))
+
+
+def test_long_lists_and_optional_repetitions_are_no_required_characters() -> None:
+    names = tuple(f"topic-{number:06}" for number in range(10_000))
+
+    assert compile_patterns("topics", (*names, "o{2}ps")).matches("oops")
+    assert JavaPattern("a{1,2147483647}").matches("aaa")
+    assert JavaPattern("(?:ab{10}){10}").matches(("a" + 10 * "b") * 10)
