@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from mirrorflow_core.reports import ConnectorReport, Guarantee, PartitionPhase, PartitionReport, TaskReport
 from mirrorflow_core.settings import MetricNames, MetricsLevel
 from mirrorflow_core.stall_detection import StallReason
-from mirrorflow_replicator.http.partition_rates import NO_RATE, Rate, Spread, lag_records
+from mirrorflow_replicator.http.partition_rates import NO_RATE, Rate, Spread, shown_lag_records
 from mirrorflow_replicator.http.progress import BATCH_PATHS
 from mirrorflow_replicator.http.replicating_state import partitions_of
 from mirrorflow_replicator.http.worker_view import Response, WorkerView
@@ -178,7 +178,7 @@ def _add(row: _Row, report: ConnectorReport, part: PartitionReport, view: Worker
         row.age_ms = max(row.age_ms or 0.0, part.record_age_ms)
     if part.latency_ms is not None:
         row.latency_ms = max(row.latency_ms or 0.0, part.latency_ms)
-    lag = lag_records(part)
+    lag = shown_lag_records(report, part)
     if lag is not None:
         row.lag = (row.lag or 0) + lag
         lag_s = samples.lag_s(report.name, part, now_s, view.now_s) if lag else 0.0
@@ -526,7 +526,7 @@ def _clients(view: WorkerView) -> Iterator[str]:
         outgoing.append((producer, copied))
         if task.buffer_free_bytes is not None:
             free.append((producer, task.buffer_free_bytes))
-        lags += [({**consumer, **where}, lag) for where, lag in _lags(task, view.metrics_level)]
+        lags += [({**consumer, **where}, lag) for where, lag in _lags(report, task, view.metrics_level)]
     about = "Batch bytes that the task has read from the source since it began."
     yield from _counter("kafka_consumer_incoming_byte_total", about, incoming)
     about = "Batch bytes that the task has written to the target since it began."
@@ -537,10 +537,10 @@ def _clients(view: WorkerView) -> Iterator[str]:
     yield from _gauge("kafka_consumer_fetch_manager_records_lag", about, lags)
 
 
-def _lags(task: TaskReport, level: MetricsLevel) -> Iterator[tuple[Labels, int]]:
+def _lags(report: ConnectorReport, task: TaskReport, level: MetricsLevel) -> Iterator[tuple[Labels, int]]:
     lags: dict[tuple[str, int | None], int] = {}
     for part in task.partitions:
-        lag = lag_records(part)
+        lag = shown_lag_records(report, part)
         if lag is not None and level is not MetricsLevel.FLOW:
             where = (part.topic, part.partition if level is MetricsLevel.PARTITION else None)
             lags[where] = lags.get(where, 0) + lag

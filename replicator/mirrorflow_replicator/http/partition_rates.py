@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mirrorflow_core.reports import PartitionPhase, PartitionReport, TaskReport
+from mirrorflow_core.reports import ConnectorReport, PartitionPhase, PartitionReport, TaskReport
 
 WINDOW_S = 30.0  # metrics.sample.window.ms of Kafka's clients
 HALF_S = WINDOW_S / 2  # a query covers between one and two halves
@@ -156,6 +156,16 @@ def lag_records(report: PartitionReport) -> int | None:
     if report.source_offset is None or report.source_end_offset is None:
         return None
     return max(0, report.source_end_offset - report.source_offset)
+
+
+def shown_lag_records(report: ConnectorReport, part: PartitionReport) -> int | None:
+    """Returns `lag_records`, but None instead of a 0 that may be outdated.
+
+    While a cluster is away, or the partition is stalled, no new end is known. A lag that is known has not become less.
+    """
+    lag = lag_records(part)
+    is_outdated = report.source.reason or report.target.reason or part.is_stalled
+    return None if lag == 0 and is_outdated else lag
 
 
 class Samples:

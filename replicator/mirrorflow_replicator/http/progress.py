@@ -9,7 +9,7 @@ import re
 from hashlib import blake2b
 
 from mirrorflow_core.reports import ConnectorReport, Guarantee, PartitionPhase, PartitionReport, SideReport
-from mirrorflow_replicator.http.partition_rates import lag_records
+from mirrorflow_replicator.http.partition_rates import shown_lag_records
 from mirrorflow_replicator.http.replicating_state import Totals, is_ready, partitions_of, replicating, totals
 from mirrorflow_replicator.http.worker_view import (
     Response,
@@ -236,7 +236,9 @@ def partitions(query: dict[str, str], view: WorkerView) -> Response:
     if isinstance(limit, Response):
         return limit
     chosen = _chosen(query, view)
-    rows = [(lag_records(part), report, part) for report in chosen for part in partitions_of(report)]
+    rows = [
+        (shown_lag_records(report, part), report, part) for report in chosen for part in partitions_of(report)
+    ]
     rows.sort(key=lambda row: (row[0] is None, -(row[0] or 0), row[1].name, row[2].topic, row[2].partition))
     head: dict[str, object] = {
         "version": VERSION,

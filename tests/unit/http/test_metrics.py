@@ -2,12 +2,14 @@
 
 import re
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_core.reports import HeartbeatReport, PartitionPhase
+from mirrorflow_core.reports import HeartbeatReport, PartitionPhase, SideReport
 from mirrorflow_core.settings import MetricNames, MetricsLevel
 from mirrorflow_replicator.http import metrics
 from tests.unit.http.reports import NOW_S, connector, partition, samples_of_progress, task, view
@@ -120,6 +122,21 @@ def test_an_aggregate_of_the_new_form_has_no_task():
 
     assert samples[
         PLUGINS + "record_count", frozenset({("connector", REPORT.name), ("source", "A"), ("target", "B")})
+    ]
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_lag_of_zero_is_not_shown_while_a_cluster_is_away(side: str):
+    """What has arrived on the source since then is not known. A lag that is known has not become less."""
+    away: Any = SideReport(reason="Unreachable", since_s=NOW_S - 60)
+    report = replace(connector(task(partition(0), partition(1, source_offset=100))), **{side: away})
+    samples = exposition(report)
+
+    for name in ("mirrorflow_record_lag", "kafka_consumer_fetch_manager_records_lag"):
+        assert value(samples, name, partition="0") == 10
+        assert not [pairs for key, pairs in samples if key == name and ("partition", "1") in pairs]
+    assert not [
+        pairs for key, pairs in samples if key == "mirrorflow_lag_seconds" and ("partition", "1") in pairs
     ]
 
 

@@ -437,6 +437,14 @@ def test_the_table_in_columns_has_the_same_values():
     )
 
 
+def test_a_partition_shows_no_lag_of_zero_while_a_cluster_is_away():
+    away = SideReport(reason="Unreachable", since_s=NOW_S - 60)
+    report = connector(task(partition(0), partition(1, source_offset=100)), source=away)
+    rows = json.loads(content(progress.partitions({}, view(report))))["partitions"]
+
+    assert [(row["partition"], row["lagRecords"]) for row in rows] == [(0, 10), (1, None)]
+
+
 def test_a_client_with_the_current_digest_receives_only_figures():
     query = {"limit": "0", "unless": ""}
     before = json.loads(content(progress.partitions(query, view(connector(task(partition(records=1)))))))
