@@ -475,6 +475,22 @@ def test_a_client_with_an_old_digest_receives_everything(changed):
     assert {"summary", "connectors", "partitions"} <= body.keys()
 
 
+def test_a_change_of_what_groups_would_read_again_changes_the_digest():
+    """A console shows it from the summary, and nothing else of the response changes with it."""
+    query = {"connector": "A->B.checkpoint", "unless": ""}
+
+    def digest(**groups):
+        report = connector(
+            name="A->B.checkpoint",
+            connector_class="MirrorCheckpointConnector",
+            groups=GroupsReport(selected=2, **groups),
+        )
+        return json.loads(content(progress.partitions(query, view(report))))["digest"]
+
+    assert digest(read_again_records=5) != digest(read_again_records=70)
+    assert digest(passed_s=NOW_S - 1, checkpoints=4) == digest(passed_s=NOW_S - 9, checkpoints=5)
+
+
 def test_the_summary_of_an_unknown_connector_is_404():
     assert progress.respond({"connector": "none"}, view(connector())).status == 404
 
