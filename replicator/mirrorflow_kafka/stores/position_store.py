@@ -164,12 +164,14 @@ class OffsetsFile(PositionStore):
         await self.read_new()
 
     async def read_new(self) -> frozenset[TopicPartition]:
-        before = dict(self.positions)
-        stored = await asyncio.to_thread(self._load)
-        self.positions.clear()
-        for key, value in stored.items():
-            self._take(key.encode(), json.dumps(value, separators=(",", ":")).encode())
-        after = self.positions
+        # Not concurrently with a write, as in `OffsetsLog`.
+        async with self._writing:
+            before = dict(self.positions)
+            stored = await asyncio.to_thread(self._load)
+            self.positions.clear()
+            for key, value in stored.items():
+                self._take(key.encode(), json.dumps(value, separators=(",", ":")).encode())
+            after = dict(self.positions)
         return frozenset(
             partition for partition in before.keys() | after if before.get(partition) != after.get(partition)
         )

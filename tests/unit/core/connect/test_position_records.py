@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -267,6 +269,36 @@ def test_processes_share_a_file(tmp_path: Path):
     assert {FOO: 1, BAR: 2} == {key: stored.source_offset for key, stored in first.positions.items()}
     assert {FOO: 7} == {key: stored.source_offset for key, stored in other.positions.items()}
     assert {BAR} == new
+
+
+def test_a_position_that_is_written_during_a_read_is_not_replaced_by_the_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    load, loaded, released = OffsetsFile._load, threading.Event(), threading.Event()
+
+    def load_until_released(file: OffsetsFile) -> dict[str, Any]:
+        stored = load(file)
+        loaded.set()
+        released.wait()
+        return stored
+
+    async def main() -> OffsetsFile:
+        file = store(tmp_path / "offsets")
+        await file.open()
+        await file.write([position(FOO, 5)], now_ms=1)
+        monkeypatch.setattr(OffsetsFile, "_load", load_until_released)
+        reading = asyncio.create_task(file.read_new())
+        await asyncio.to_thread(loaded.wait)
+        monkeypatch.setattr(OffsetsFile, "_load", load)
+        is_held_back = file._writing.locked()
+        writing = asyncio.create_task(file.write([position(FOO, 9)], now_ms=2))
+        if not is_held_back:
+            await writing
+        released.set()
+        await asyncio.gather(reading, writing)
+        return file
+
+    assert asyncio.run(main()).positions[FOO].source_offset == 9
 
 
 def test_no_temporary_file_is_left(tmp_path: Path):
