@@ -6,6 +6,7 @@ interrupted command is continued by the same command, and writes no record again
 
 import argparse
 import asyncio
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -239,11 +240,16 @@ def _commands(
 ) -> list[str]:
     names = {tail.partition.topic for tail in survey.tails if tail.count.records or tail.tail.lost}
     flow = loaded.flows[settings.to]
-    own = f"-f {arguments.file} --left {settings.source}"
+    start_back = ["mirrorflow", "diverged", START_BACK, "-f", arguments.file, "--left", settings.source]
+    for option, value, default in (
+        ("--secrets", arguments.secrets, "."),
+        ("--archive", arguments.archive, None),
+    ):
+        if value != default:
+            start_back += [option, value]
     return recreate_commands(
         sorted(names),
         bootstrap_servers=",".join(flow.spec.target.bootstrap_servers),
         flow=flow.metadata.name,
-        start_back=f"mirrorflow diverged start-back {own}"
-        + (f" --archive {arguments.archive}" if arguments.archive else ""),
+        start_back=shlex.join(start_back),
     )

@@ -1,11 +1,15 @@
 """`mirrorflow diverged` refuses invalid arguments before it connects, and reports a tail."""
 
 import json
+import shlex
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from mirrorflow_cli.__main__ import main
+from mirrorflow_cli.commands.diverged import _commands
 from mirrorflow_cli.diverged_report import (
     key_text,
     recreate_commands,
@@ -178,3 +182,30 @@ def test_the_printed_commands_delete_each_topic_once_and_seed_the_reverse_flow()
     delete = "kafka-topics.sh --bootstrap-server east:9092 --command-config admin.properties --delete --topic"
     seed = "mirrorflow seed -f west-to-east.yaml --foreign-records accept"
     assert [f"{delete} bills", f"{delete} orders", "then", seed] == commands
+
+
+def test_the_printed_command_that_starts_the_flow_back_can_be_pasted_into_a_shell():
+    """It has the options that were given, and file names with blanks are quoted."""
+    given = {"file": "my pair.yaml", "secrets": "/etc/my secrets", "archive": "s3://b/tail", "left": "east"}
+    flow = SimpleNamespace(
+        metadata=SimpleNamespace(name="west-to-east"),
+        spec=SimpleNamespace(target=SimpleNamespace(bootstrap_servers=["east:9092"])),
+    )
+    commands = _commands(
+        cast("Any", SimpleNamespace(**given)),
+        cast("Any", SimpleNamespace(source="east", to="west")),
+        cast("Any", SimpleNamespace(flows={"west": flow})),
+        cast("Any", SimpleNamespace(tails=())),
+    )
+
+    options = [
+        "-f",
+        "my pair.yaml",
+        "--left",
+        "east",
+        "--secrets",
+        "/etc/my secrets",
+        "--archive",
+        "s3://b/tail",
+    ]
+    assert shlex.split(commands[0]) == ["mirrorflow", "diverged", "start-back", *options]
