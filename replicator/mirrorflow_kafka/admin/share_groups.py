@@ -9,16 +9,24 @@ from typing import Any
 
 from mirrorflow_core.offsets.share_offsets import ShareStart
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.wire.error_codes import GROUP_ID_NOT_FOUND
+from mirrorflow_core.wire.error_codes import (
+    GROUP_ID_NOT_FOUND,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from mirrorflow_kafka.admin.groups import COMMIT_TIMEOUT_S, GROUP_COORDINATOR, GROUP_TIMEOUT_S
 from mirrorflow_kafka.client.cluster import Cluster
+
+_NO_TOPIC = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED})
 
 
 async def fetch_start_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, ShareStart]:
     """Returns the start offsets of *group* on topics this client may describe; empty for an unknown group.
 
-    Partitions that have none yet are left out: `share.auto.offset.reset` decides there. Raises NotAuthorizedError, BrokerError,
-    UnreachableError, UnsupportedBrokerError.
+    Partitions that have none yet are left out: `share.auto.offset.reset` decides there. So are those of a topic that was deleted or
+    may not be described: the group's other topics continue. Raises NotAuthorizedError, BrokerError, UnreachableError,
+    UnsupportedBrokerError.
     """
     from mirrorflow_kafka.admin.share_messages import (  # noqa: PLC0415 groups follow the first record
         DescribeShareGroupOffsetsRequest,
@@ -35,6 +43,8 @@ async def fetch_start_offsets(cluster: Cluster, group: str) -> dict[TopicPartiti
     for topic in described.topics:
         for partition in topic.partitions:
             key = TopicPartition(topic.topic_name, partition.partition_index)
+            if partition.error_code in _NO_TOPIC:
+                continue
             cluster.raise_for(partition.error_code, "DescribeShareGroupOffsets", f"{group}, {key}")
             if partition.start_offset >= 0:
                 lag = getattr(partition, "lag", -1)
