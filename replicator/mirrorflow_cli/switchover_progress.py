@@ -160,6 +160,15 @@ def refresh_local_switchover(record: SwitchoverRecord) -> None:
             running_processes.write_progress(path, {**shown, **report_of(record), **newer, **written})
 
 
+def show_canary_report(switchover: str, report: Mapping[str, Any]) -> None:
+    """Adds the *report* on the application of a rehearsal, which reads on after the rehearsal has ended, to what this machine shows."""
+    path = _path(switchover)
+    shown = _read(path)
+    if shown is not None:
+        with contextlib.suppress(OSError):
+            running_processes.write_progress(path, {**shown, **report})
+
+
 def fence_text(state: FenceState | None) -> str:
     """Returns the word for a fence; None: its cluster does not respond."""
     return UNKNOWN_FENCE if state is None else state.value

@@ -234,6 +234,7 @@ def switchover_document(
         "seal": known.get("seal"),
         "verification": {"equal": True} if _is_compared(spec, states) else {},
         "loss": known.get("loss"),
+        "canaryApplication": _canary(status, newest),
         "notes": known.get("notes"),
         "commands": {
             # Before promoting, its process rolls back when its pod is deleted.
@@ -254,6 +255,16 @@ def _refused(status: Resource, report: Resource) -> tuple[str | None, float | No
     is_number = isinstance(milliseconds, int | float) and not isinstance(milliseconds, bool)
     is_known = is_number and 0 <= milliseconds <= REFUSED_MAX_MS
     return (since if isinstance(since, str) else None), (milliseconds if is_known else None)
+
+
+def _canary(status: Resource, report: Resource) -> Resource:
+    """Returns what the canary saw, as a report has it: from the pod, else from the status, whose times are in milliseconds."""
+    if reported := _object(report.get("canary")):
+        return reported
+    written = _object(status.get("canary"))
+    not_written_ms: Any = _object(written.get("milliseconds")).get("notWritten")
+    seconds = {"notWritten": not_written_ms / 1_000} if type(not_written_ms) is int else {}
+    return written and {**written, "sentence": written.get("message"), "seconds": seconds}
 
 
 def _is_compared(spec: Resource, states: Any) -> bool:

@@ -178,6 +178,8 @@ def _refused(reading: SwitchoverReading, now_s: float) -> tuple[float | None, bo
 
 def _level(reading: SwitchoverReading, age_s: float) -> tuple[Level, str]:
     if reading.is_final:
+        if reading.canary is not None and not reading.canary.has_passed:
+            return Level.WARNING, "canary failed"
         if reading.state in _FINE:
             return Level.FINE, "succeeded"
         return Level.WARNING, _ENDS.get(reading.state, "rolled back")

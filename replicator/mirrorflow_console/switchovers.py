@@ -36,6 +36,21 @@ class SwitchedGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeenByCanary:
+    """What the application of a rehearsal saw; None: not known."""
+
+    has_passed: bool
+    sentence: str
+    client: str  # versions of its Kafka client
+    acknowledged: int | None
+    read: int | None  # by its group on the source
+    read_again: int | None
+    skipped: int | None
+    refused: int | None  # writes
+    not_written_s: float | None  # no write was accepted for so long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchoverReading:
     """One switchover, as it stood at *at_s*. Times are in seconds since 1970, by the clock of the process that carries it out.
 
@@ -79,6 +94,7 @@ class SwitchoverReading:
     lost_until_s: float | None = None  # until when the source was read
     groups: tuple[SwitchedGroup, ...] = ()
     groups_total: int = 0
+    canary: SeenByCanary | None = None
     notes: tuple[str, ...] = ()
     commands: Mapping[str, str] | None = None  # stop, rollBack and continue
 
@@ -142,6 +158,7 @@ def switchover_reading(
         lost_until_s=_moment(loss.get("knownUntil")),
         groups=tuple(_groups(document.get("groups"))),
         groups_total=_count(document.get("groupsTotal")),
+        canary=_canary(_object(document.get("canaryApplication"))),
         notes=tuple(_sentences(document.get("notes"))),
         commands=_texts(document.get("commands")),
     )  # fmt: skip
@@ -208,6 +225,22 @@ def _ends(value: Any) -> list[tuple[str, int]]:
         (f"{_text(row.get('topic'), NAME_MAX)}-{_count(row.get('partition'))}", _count(row.get("end")))
         for row in _objects(value)
     ]
+
+
+def _canary(value: Mapping[str, Any]) -> SeenByCanary | None:
+    if not value:
+        return None
+    return SeenByCanary(
+        has_passed=value.get("passed") is True,
+        sentence=_text(value.get("sentence"), TEXT_MAX),
+        client=_text(value.get("client"), NAME_MAX),
+        acknowledged=_known_count(value.get("recordsAcknowledged")),
+        read=_known_count(value.get("recordsRead")),
+        read_again=_known_count(value.get("recordsReadAgain")),
+        skipped=_known_count(value.get("recordsSkipped")),
+        refused=_known_count(value.get("writesRefused")),
+        not_written_s=_seconds(_object(value.get("seconds")).get("notWritten")),
+    )
 
 
 def _checks(value: Any) -> list[tuple[str, bool | None, str]]:

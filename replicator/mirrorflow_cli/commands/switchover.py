@@ -20,7 +20,7 @@ from mirrorflow_cli.loss_report import loss_report, loss_sentences
 from mirrorflow_cli.output import add_json_argument
 from mirrorflow_cli.pair_arguments import add_pair_arguments, pair_from, switchover_settings
 from mirrorflow_cli.rehearsal_canary import add_canary_arguments, refuse_canary_contradictions, running_canary
-from mirrorflow_cli.switchover_progress import refresh_local_switchover, shown_session
+from mirrorflow_cli.switchover_progress import refresh_local_switchover, show_canary_report, shown_session
 from mirrorflow_cli.switchover_report import (
     StepDisplay,
     canary_report,
@@ -245,6 +245,8 @@ async def _switch_with_both(
         with rolling_back_at_signals(session, display) as signals:
             last = await session.runner.run(record)
     result = None if canary is None else await asyncio.to_thread(canary.finish, last.state)
+    if result is not None:
+        show_canary_report(last.id, canary_report(result))
     late = ["The signal came after promoting, so the switchover was completed."] if signals else []
     is_completed = last.state is SwitchoverState.DONE
     sentences = [*session.checks.notes, sentence_of(last), *(late if is_completed else [])]

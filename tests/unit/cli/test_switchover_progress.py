@@ -13,6 +13,7 @@ from mirrorflow_cli.switchover_progress import (
     SwitchoverProgressFile,
     local_switchovers,
     refresh_local_switchover,
+    show_canary_report,
 )
 from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.record import SwitchoverRecord
@@ -135,6 +136,17 @@ def test_a_switchover_continued_on_a_different_machine_shows_the_record_of_the_j
     refresh_local_switchover(record(*lifted).revised())
     (shown,) = documents()
     assert ("Lifted", True, "") == (shown["state"], shown["isFinal"], shown["waitsFor"])
+
+
+def test_a_rehearsal_has_what_its_canary_saw_after_it_has_ended():
+    rehearsed = record(*FENCED, (SwitchoverState.REHEARSED, 900))
+    progress().show(step(rehearsed), "")
+
+    show_canary_report(rehearsed.id, {"canaryApplication": {"passed": True}})
+    show_canary_report("other", {"canaryApplication": {"passed": True}})
+
+    (shown,) = documents()
+    assert ("Rehearsed", {"passed": True}) == (shown["state"], shown["canaryApplication"])
 
 
 def test_a_switchover_of_a_different_machine_gets_no_file():

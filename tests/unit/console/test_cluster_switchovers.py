@@ -18,12 +18,13 @@ from mirrorflow_console import cluster_switchovers
 from mirrorflow_console.cluster_switchovers import ENDED, ClusterSwitchovers, switchover_document
 from mirrorflow_console.flow_views import Level
 from mirrorflow_console.switchover_views import SwitchoverView, switchover_view
-from mirrorflow_console.switchovers import switchover_reading
+from mirrorflow_console.switchovers import SeenByCanary, switchover_reading
 from mirrorflow_core.switchover.loss import EndEvidence, LossAssessment, PartitionLoss
 from mirrorflow_core.switchover.record import StateEntry, SwitchoverRecord
 from mirrorflow_core.switchover.seal import PartitionSeal, Seal
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 from mirrorflow_operator.status.pair_observation import ENDED as ENDED_OF_OPERATOR
+from mirrorflow_operator.status.switchover_reports import parse_switchover_report
 
 CREATED = "2026-11-30T10:00:00Z"
 CREATED_S = 1_796_032_800.0
@@ -163,6 +164,35 @@ def test_the_outcome_is_that_of_the_status():
     assert "west has become the active member of east-west." == shown.sentence
     assert (1.3, False, True) == (shown.refused_s, shown.is_refusing, shown.reading.is_equal)
     assert ((), ("Restart producers.",)) == (shown.commands, shown.reading.notes)
+
+
+def test_what_the_canary_saw_is_that_of_the_pod_and_later_that_of_the_status():
+    """A pod reports seconds, the status has milliseconds."""
+    seen = {
+        "passed": True,
+        "sentence": "The group has read 0 records again.",
+        "client": "confluent-kafka 2.6",
+        "recordsAcknowledged": 40,
+        "recordsRead": 39,
+        "writesRefused": 5,
+        "recordsReadAgain": 0,
+        "recordsSkipped": 1,
+        "seconds": {"notWritten": 1.25},
+    }
+    reported = {**report((_S.FENCING, 1.0), type=SwitchoverType.REHEARSAL), "canary": seen}
+    parsed = parse_switchover_report(json.dumps(reported))
+    assert parsed is not None
+    assert parsed.canary is not None
+    summary = parsed.canary.model_dump(by_alias=True, exclude_none=True)
+    written = resource("Rehearsal", state="Rehearsed", canary=summary)
+
+    shown = [view(resource("Rehearsal"), reported).reading, view(written).reading]
+
+    expected = SeenByCanary(
+        has_passed=True, sentence="The group has read 0 records again.", client="confluent-kafka 2.6",
+        acknowledged=40, read=39, read_again=0, skipped=1, refused=5, not_written_s=1.25,
+    )  # fmt: skip
+    assert [reading.canary for reading in shown] == [expected, expected]
 
 
 def test_a_comparison_before_the_last_fence_is_ignored():

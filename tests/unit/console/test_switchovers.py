@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mirrorflow_cli.switchover_report import canary_report
 from mirrorflow_console.flow_views import Level, SubjectKind, flow_view
 from mirrorflow_console.gate import Visitor
 from mirrorflow_console.joined_flows import JoinedFlows
@@ -15,6 +16,7 @@ from mirrorflow_console.joined_switchovers import JoinedSwitchovers
 from mirrorflow_console.switched_flows import SwitchedFlows
 from mirrorflow_console.switchover_views import switchover_view, switchover_views
 from mirrorflow_console.switchovers import switchover_reading
+from mirrorflow_core.switchover.canary import CanaryResult, CanaryTimeline
 from tests.unit.console.flow_readings import FixedFlows, healthy, reading
 from tests.unit.console.served_console import ServedConsole, served
 from tests.unit.console.switchover_documents import (
@@ -306,3 +308,55 @@ def test_switchovers_of_other_namespaces_are_not_shown():
     with served(FixedFlows(), gate=GateToTheirs(), switchovers=FixedSwitchovers(theirs)) as console:
         assert all("secret" not in get(console, path)[1] for path in ("/", "/switchovers"))
         assert 404 == get(console, f"/switchovers?id={theirs.key}")[0]
+
+
+REHEARSED = (("Checking", 0.5), ("Fencing", 2.0), ("Draining", 4.0), ("RollingBack", 6.0), ("Rehearsed", 7.0))
+
+
+def canary(**changes: Any) -> CanaryResult:
+    """What the application of a rehearsal saw; no write was accepted for 1.6 s."""
+    values: dict[str, Any] = {
+        "topic": "canary",
+        "group": "canary",
+        "client": "confluent-kafka 2.6",
+        "timeline": CanaryTimeline(last_acknowledged=10.0, accepted=11.6),
+        "acknowledged_records": 1_234,
+        "refused_writes": 17,
+        "refused_with": "TOPIC_AUTHORIZATION_FAILED",
+        "read_records": 1_233,
+        "source_offset": 1,
+        "target_offset": 1,
+        "read_again": 0,
+        "skipped": 0,
+    }
+    return CanaryResult(**(values | changes))
+
+
+def test_a_rehearsal_shows_what_its_canary_saw():
+    """As `mirrorflow switchover --rehearse --canary-topic` reports it."""
+    given = switchover(*REHEARSED, type="Rehearsal", **canary_report(canary()))
+    with served(FixedFlows(), switchovers=FixedSwitchovers(given)) as console:
+        _, text = get(console, "/switchovers")
+
+    shown = dict(re.findall(r"<div><dt>([^<]+)</dt><dd>([^<]+)</dd></div>", text))
+    assert shown == {
+        "Acknowledged": "1,234 records",
+        "Read on east": "1,233 records",
+        "Read again": "0 records",
+        "Skipped": "0 records",
+        "Refused": "17 writes",
+        "No accepted write": "for 1.6 s",
+    }
+    assert "<b>passed</b>" in text
+
+
+def test_a_rehearsal_whose_canary_has_failed_needs_attention():
+    failed = canary(problem="The group has skipped 3 records.", skipped=3, timeline=CanaryTimeline())
+    given = switchover(*REHEARSED, type="Rehearsal", **canary_report(failed))
+
+    shown = switchover_view(given, CREATED_S + 10)
+
+    assert (shown.level, shown.word) == (Level.WARNING, "canary failed")
+    assert given.canary is not None
+    assert (given.canary.skipped, given.canary.not_written_s) == (3, None)
+    assert given.canary.sentence == "The group has skipped 3 records."
