@@ -51,11 +51,7 @@ async def read_topic(topic: DumpTopic, settings: SourceSettings) -> AsyncIterato
     Raises FailedError if the topic does not exist or may not be described.
     """
     async with connected(topic.client, settings) as cluster:
-        partitions = await _partitions(cluster, topic.name)
-        if not partitions:
-            alias = topic.client.alias
-            raise FailedError(f"There is no topic {topic.name} of {alias}, or Describe on it is not granted.")
-        for partition in partitions:
+        for partition in await partitions_of(topic, cluster):
             newest: dict[bytes | None, Record] = {}
             async for record in MirrorLog(cluster, topic.name, partition).read_new():
                 if topic.newest_only:
@@ -74,10 +70,14 @@ def decoded(topic: DumpTopic, record: Record) -> Fields:
         return {"unreadable": str(error)}
 
 
-async def _partitions(cluster: Cluster, topic: str) -> list[int]:
-    await cluster.refresh([topic])
-    known = cluster.metadata.topics.get(topic)
-    return [] if known is None or known.error else sorted(known.partitions)
+async def partitions_of(topic: DumpTopic, cluster: Cluster) -> list[int]:
+    """Returns the partitions of *topic*. Raises FailedError if it does not exist or may not be described; ClusterError."""
+    await cluster.refresh([topic.name])
+    known = cluster.metadata.topics.get(topic.name)
+    if known is None or known.error or not known.partitions:
+        alias = topic.client.alias
+        raise FailedError(f"There is no topic {topic.name} of {alias}, or Describe on it is not granted.")
+    return sorted(known.partitions)
 
 
 def _positions(_: Plan, settings: SourceSettings) -> DumpTopic:

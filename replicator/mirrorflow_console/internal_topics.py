@@ -3,13 +3,22 @@
 Kafka is read for this page only, with the credentials of the files that were given to `mirrorflow ui`.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from itertools import takewhile
+from typing import Any, Final, NamedTuple, Protocol
+
+from mirrorflow_core.wire.records import Record
 
 PAGE_RECORDS: Final = 50
-# The newest records of a topic that a page looks at; `mirrorflow dump` prints all.
+# The records of a topic that are read for a page, and among which its filter searches. Those before them are read for the next one.
 RECORDS_MAX: Final = 20_000
+
+_CURSOR: Final = re.compile(r"\b([0-9]{1,9}):([0-9]{1,18})\b", re.ASCII)
+
+# By partition: the offset before which a page begins.
+Cursor = Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +33,16 @@ class InternalRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InternalTopic:
-    """The newest records of a topic, oldest first, and what could not be read of it."""
+    """Some successive records of a topic, and what could not be read of it.
+
+    *before*: where they begin, so that further pages of them do not move; *older*: where those before them begin, {} if there are none.
+    """
 
     name: str = ""
     cluster: str = ""
     records: Sequence[InternalRecord] = ()
-    total: int = 0
+    before: Cursor | None = None
+    older: Cursor | None = None
     problem: str = ""
 
 
@@ -44,8 +57,54 @@ class InternalTopics(Protocol):
     def kinds(self) -> Sequence[str]:
         """The kinds of topics, such as checkpoints."""
 
-    async def read(self, flow: str, kind: str) -> InternalTopic:
-        """Returns the newest records; errors become the topic's problem."""
+    async def read(self, flow: str, kind: str, before: Cursor) -> InternalTopic:
+        """Returns the newest records *before* a cursor, {}: of all; errors become the topic's problem."""
+
+
+class PartitionRecords(NamedTuple):
+    """The newest *records* of a partition from *start* until before *end*, oldest first. *has_older*: it has some before *start*, too."""
+
+    records: Sequence[Record]
+    start: int
+    end: int
+    has_older: bool
+
+
+def newest_of_all(read: Mapping[int, PartitionRecords]) -> tuple[dict[int, Sequence[Record]], Cursor]:
+    """Returns the records, by partition, that are newer than all that were not *read*, and the cursor of those before them.
+
+    So pages list the newest first, however differently partitions are written.
+    """
+    oldest_ms = max(
+        (found.records[0].timestamp for found in read.values() if found.has_older and found.records),
+        default=0,
+    )
+    kept: dict[int, Sequence[Record]] = {}
+    older: dict[int, int] = {}
+    for partition, found in read.items():
+        older_records = sum(1 for _ in _leading(found.records, oldest_ms))
+        kept[partition] = found.records[older_records:]
+        after = kept[partition][0].offset if kept[partition] else found.end
+        older[partition] = after if older_records else found.start
+    has_older = any(
+        found.has_older or len(kept[number]) < len(found.records) for number, found in read.items()
+    )
+    return kept, older if has_older else {}
+
+
+def _leading(records: Iterable[Record], oldest_ms: int) -> Iterable[Record]:
+    """Yields the records until one is as new as *oldest_ms*."""
+    return takewhile(lambda record: record.timestamp < oldest_ms, records)
+
+
+def cursor_text(cursor: Cursor | None) -> str:
+    """Returns *cursor* as part of an address: "0:123,1:40"."""
+    return ",".join(f"{partition}:{offset}" for partition, offset in sorted((cursor or {}).items()))
+
+
+def parsed_cursor(text: str) -> Cursor:
+    """Returns the cursor in *text*; {} if it has none."""
+    return {int(partition): int(offset) for partition, offset in _CURSOR.findall(text)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

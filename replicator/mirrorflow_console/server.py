@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mirrorflow_console.gate import Gate, GateUnavailableError, OpenGate, Visitor
 from mirrorflow_console.history import History
-from mirrorflow_console.internal_topics import InternalTopics, records_page
+from mirrorflow_console.internal_topics import InternalTopics, cursor_text, parsed_cursor, records_page
 from mirrorflow_console.job_views import with_results
 from mirrorflow_console.local_jobs import LocalJobs
 from mirrorflow_console.namespace_results import NamespaceResults
@@ -159,7 +159,7 @@ class Console:
             return await self._error(request, 414, "The address is too long.")
         flow = query.get("flow") if query.get("flow") in source.flows else next(iter(source.flows), "")
         kind = query.get("kind") if query.get("kind") in source.kinds else next(iter(source.kinds), "")
-        topic = await source.read(flow or "", kind or "")
+        topic = await source.read(flow or "", kind or "", parsed_cursor(query.get("before", "")))
         number = (
             int(text)
             if (text := query.get("page", "0")).isascii() and text.isdigit() and len(text) < 6
@@ -174,7 +174,9 @@ class Console:
             "topic": topic,
             "q": query.get("q", ""),
             "records": records_page(topic, query.get("q", ""), number),
-            "query": {"flow": flow, "kind": kind},
+            "before": cursor_text(topic.before),
+            "older": cursor_text(topic.older),
+            "query": {"flow": flow, "kind": kind, "before": query.get("before", "")},
         }
         text = self._templates.get_template("topics.html").render(values)
         return HTMLResponse(text, headers={"Cache-Control": "no-store"})
