@@ -37,7 +37,7 @@ def test_pages_reach_each_record_once_the_newest_first(
     given = Namespace(file=[str(tmp_path / "flow.yaml")], secrets=str(tmp_path))
     topics = FileFlowTopics(valid_plans(flows_from(given), layout_from(given)))
 
-    pages = []
+    pages: list[InternalTopic] = []
     for page in pages_of(topics):
         if not pages:
             load(west, topic, LATER)
