@@ -306,9 +306,9 @@ def switchover_values(
     }
 
 
-def _no_switchovers(_snapshot: Snapshot, query: Mapping[str, str], _: History) -> dict[str, Any]:
-    """Returns the page of a console that reads no switchovers. `Console` has the others, which no poll reads."""
-    return switchover_values((), query, 0.0)
+def _no_switchovers(_snapshot: Snapshot, _query: Mapping[str, str], _: History) -> dict[str, Any]:
+    """Returns the page without a switchover. `Console` adds those that it reads, and finds the chosen one: no poll reads them."""
+    return switchover_values((), {}, 0.0)
 
 
 def _of_flow(snapshot: Snapshot, query: Mapping[str, str]) -> tuple[FlowView, FlowReading]:

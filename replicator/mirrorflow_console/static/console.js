@@ -86,7 +86,8 @@
     const silent_s = Math.round((Date.now() - heardAt) / 1000);
     const isSilent = silent_s > 15;
     element.classList.toggle("lost", isSilent || isGone);
-    const text = isSilent ? `no update for ${silent_s} s` : isGone ? "this flow has ended" : "live";
+    const ended = location.pathname === "/switchovers" ? "no longer here" : "this flow has ended";
+    const text = isSilent ? `no update for ${silent_s} s` : isGone ? ended : "live";
     const span = document.getElementById("live-word");
     if (span.textContent !== text) span.textContent = text;
   }

@@ -278,6 +278,16 @@ def test_the_page_shows_the_age_the_refused_time_and_the_command_that_rolls_back
         assert part in text, part
 
 
+def test_each_switchover_of_the_list_opens_by_its_link():
+    others = [switchover(*DRAINING, switchover=name) for name in ("first", "second")]
+    with served(FixedFlows(), switchovers=FixedSwitchovers(*others)) as console:
+        _, text = get(console, "/switchovers")
+        for name in ("first", "second"):
+            assert f'href="/switchovers?id={name}"' in text
+            status, page = get(console, f"/switchovers?id={name}")
+            assert (status, f'</a><span aria-hidden="true">/</span>{name}</p>' in page) == (200, True)
+
+
 def test_an_unknown_switchover_is_404_and_an_empty_list_is_a_page():
     with served(FixedFlows(), switchovers=FixedSwitchovers()) as console:
         assert 404 == get(console, "/switchovers?id=none")[0]
