@@ -192,7 +192,8 @@ def _level(reading: SwitchoverReading, age_s: float) -> tuple[Level, str]:
 
 def _sentence(reading: SwitchoverReading, *, is_refusing: bool) -> str:
     if reading.is_final:
-        return reading.sentence
+        failed = reading.canary is not None and not reading.canary.has_passed and reading.canary.sentence
+        return failed or reading.sentence
     if reading.is_running is False:
         refused = f" Applications cannot write to {reading.source}." if is_refusing else ""
         undo = "complete it" if reading.state in _PROMOTED else "continue it or roll it back"

@@ -355,7 +355,7 @@ def test_a_rehearsal_shows_what_its_canary_saw():
         "Read again": "0 records",
         "Skipped": "0 records",
         "Refused": "17 writes",
-        "No accepted write": "for 1.6 s",
+        "Not written": "for 1.6 s",
     }
     assert "<b>passed</b>" in text
 
@@ -369,4 +369,4 @@ def test_a_rehearsal_whose_canary_has_failed_needs_attention():
     assert (shown.level, shown.word) == (Level.WARNING, "canary failed")
     assert given.canary is not None
     assert (given.canary.skipped, given.canary.not_written_s) == (3, None)
-    assert given.canary.sentence == "The group has skipped 3 records."
+    assert shown.sentence == given.canary.sentence == "The group has skipped 3 records."
