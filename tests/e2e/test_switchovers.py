@@ -1,4 +1,4 @@
-"""An application of a MirrorPair is moved to the other Kafka cluster and back by Switchovers, after a rehearsal.
+"""An application of a MirrorPair is moved to the other Kafka cluster and back by Switchovers, after rehearsals.
 
 The operator, the connectors of both flows and the Jobs of the Switchovers are pods. The application is a Java producer and a Java
 consumer group, which follow the ConfigMap that each Switchover switches.
@@ -12,27 +12,47 @@ from typing import Any, Self
 
 import pytest
 
-from tests.chaos.switchover.judgement import group_problems
+from tests.chaos.switchover.judgement import difference, group_problems, problems_of
 from tests.e2e.conftest import VALUES
 from tests.e2e.story import condition_of
+from tests.e2e.switchovers import (
+    ENDPOINT,
+    ENDPOINT_RIGHTS,
+    FLOW_FROM,
+    KEY,
+    MOVE_S,
+    PAIR,
+    create_switchover,
+    endpoint,
+    sides,
+    status_of,
+    wait_until_ended,
+    wait_until_switchable,
+)
 from tests.harness.kafka.cluster import KafkaCluster
-from tests.harness.kafka.pair_clients import PairClients, PairConsumer, PairProducer
+from tests.harness.kafka.pair_clients import (
+    Attempt,
+    Outcome,
+    PairClients,
+    PairConsumer,
+    PairProducer,
+    ReadRecord,
+    logged_records,
+)
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import digest
+from tests.harness.kafka.tools import digest, load, records
 from tests.harness.kubernetes.flows import API_VERSION, secret, side
 from tests.harness.kubernetes.skipping import skip_without
-from tests.harness.kubernetes.stage import FLOWS, WAIT_S, Object, Stage, require_stage
+from tests.harness.kubernetes.stage import WAIT_S, Object, Stage, require_stage
 from tests.harness.pair_files import APP, MIRROR, allow_users
 
 NAME, NETWORK = "switchovers", 247  # differs from the nodes of the other tests
-PAIR, TOPIC, GROUP, CANARY = "east-west", "orders", "billing", "canary"
-FLOW_FROM = {"east": "east-to-west", "west": "west-to-east"}
-ENDPOINT, KEY = "kafka", "bootstrap.servers"
-PARTITIONS = 2  # of the application's topic; that of the canary has one
+TOPIC, GROUP, CANARY = "orders", "billing", "canary"
+STOCK, STOCK_RECORDS = "stock", 1_500  # a topic that no one writes to; its newest 1,000 records are sealed
+PARTITIONS = 2  # of the application's topic; the others have one
+SEALED_PARTITIONS = PARTITIONS + 2
 RATE = 100  # records per second
 STOP_CONSUMERS = "consumers of these groups are stopped"
-# A switchover takes some ten seconds on an idle machine; pods start slowly on a busy one.
-MOVE_S = 300.0
 STATES = ("Checking", "Fencing", "Quiescing", "Verifying", "ForwardEnded", "Promoting", "Reversing", "Done")
 
 
@@ -40,8 +60,7 @@ STATES = ("Checking", "Fencing", "Quiescing", "Verifying", "ForwardEnded", "Prom
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """A `Stage` whose Kafka clusters check ACLs, and whose chart lets the Jobs of the pair switch its endpoint."""
     skip_without(require_stage)
-    endpoint = {"namespace": FLOWS, "configMap": ENDPOINT, "flows": [*FLOW_FROM.values()]}
-    values = {**VALUES, "switchovers": {"endpoints": [endpoint]}}
+    values = {**VALUES, "switchovers": {"endpoints": [ENDPOINT_RIGHTS]}}
     brokers = {"authorizer": True, "users": (MIRROR, APP)}
     folder = tmp_path_factory.mktemp("switchovers")
     with Stage(folder=folder, name=NAME, network=NETWORK, values=values, brokers=brokers) as stage:
@@ -57,13 +76,10 @@ def pair(stage: Stage) -> Stage:
         stage.apply(secret(f"{cluster.name}-app", password=APP.password))
     stage.east.create_topic(TOPIC, partitions=PARTITIONS)
     stage.east.create_topic(CANARY)
+    stage.east.create_topic(STOCK)
+    load(stage.east, STOCK, STOCK_RECORDS)
     stage.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": ENDPOINT},
-            "data": {KEY: stage.east.bootstrap},
-        },
+        endpoint(stage.east.bootstrap),
         _flow(stage, "east", "west"),
         {**(back := _flow(stage, "west", "east")), "spec": {**back["spec"], "state": "Stopped"}},
         _pair(stage),
@@ -71,11 +87,6 @@ def pair(stage: Stage) -> Stage:
     stage.wait_for(FLOW_FROM["east"], "Ready")
     wait_until_switchable(stage, "east")
     return stage
-
-
-def sides(stage: Stage) -> dict[str, KafkaCluster]:
-    """Returns both clusters by their aliases."""
-    return {cluster.name: cluster for cluster in (stage.east, stage.west)}
 
 
 def _flow(stage: Stage, source: str, target: str) -> Object:
@@ -88,7 +99,7 @@ def _flow(stage: Stage, source: str, target: str) -> Object:
         "spec": {
             "source": side(clusters[source]),
             "target": side(clusters[target]),
-            "topics": {"include": [TOPIC, CANARY], "naming": {"policy": "Identity"}},
+            "topics": {"include": [TOPIC, CANARY, STOCK], "naming": {"policy": "Identity"}},
             "groups": {"include": [GROUP, CANARY]},
             "connectors": {"source": {"config": config}},
         },
@@ -117,36 +128,6 @@ def _pair(stage: Stage) -> Object:
 def _login(cluster: KafkaCluster) -> Object:
     password = {"secretName": f"{cluster.name}-app", "key": "password"}
     return {"type": "ScramSha512", "username": {"value": APP.name}, "password": password}
-
-
-def wait_until_switchable(stage: Stage, active: str) -> None:
-    """Waits until the pair reports that applications, which are on *active*, could be moved now."""
-
-    def is_switchable() -> bool:
-        current = stage.kubectl.get("mirrorpair", PAIR)
-        return (
-            condition_of(current, "Ready")[:2] == ("True", "CanSwitch")
-            and current["status"]["active"] == active
-        )
-
-    wait_until(f"{PAIR} can be switched, with {active} active", is_switchable, timeout_s=MOVE_S, poll_s=0.5)
-
-
-def create_switchover(stage: Stage, name: str, **spec: Any) -> None:
-    """Creates a Switchover of the pair."""
-    stage.apply(
-        {
-            "apiVersion": API_VERSION,
-            "kind": "Switchover",
-            "metadata": {"name": name},
-            "spec": {"pair": PAIR, **spec},
-        }
-    )
-
-
-def status_of(stage: Stage, name: str) -> Object:
-    """Returns the status of a Switchover; it is empty before the operator has written one."""
-    return dict(stage.kubectl.get("switchover", name).get("status", {}))
 
 
 class RunningApplication:
@@ -216,8 +197,8 @@ class RunningApplication:
         wait_until(f"Switchover {name} has ended", has_ended, timeout_s=MOVE_S, poll_s=0.2)
         return status
 
-    def stop(self) -> list[str]:
-        """Stops writing, waits until everything is read, and returns what is wrong with what the group has read."""
+    def stop(self) -> None:
+        """Stops writing, waits until everything is read, and stops reading."""
         self.producer.stop()
         written = self.producer.acknowledged()
 
@@ -227,7 +208,6 @@ class RunningApplication:
 
         wait_until("the group has read all records", has_read_all, timeout_s=WAIT_S, poll_s=0.2)
         self.consumer.stop()
-        return group_problems({"shop": self.producer.attempts}, self.consumer.reads, of=GROUP)
 
     def pauses_s(self, since_ms: int) -> tuple[float, float]:
         """Returns for how long the producer had no acknowledgement, and for how long the group read nothing, at most."""
@@ -264,7 +244,7 @@ def assert_moved(stage: Stage, name: str, status: Object, *, source: str, to: st
     assert condition_of(resource, "Reconciling")[0] == "False"
     assert condition_of(resource, "Stalled")[0] == "False"
     assert (status["source"], status["id"], status["job"]) == (source, f"{PAIR}/{name}", f"{name}-switchover")
-    assert status["seal"]["partitions"] == PARTITIONS + 1
+    assert status["seal"]["partitions"] == SEALED_PARTITIONS
     assert status["writesRefused"]["milliseconds"] > 0
     entered = [entry["state"] for entry in status["states"]]
     assert [state for state in entered if state in STATES] == [*STATES]
@@ -289,13 +269,7 @@ def test_a_rehearsal_runs_its_canary_in_the_pod_and_changes_nothing(pair: Stage)
     """A client that is not MirrorFlow's writes and reads meanwhile. It reads each record once."""
     stage, name = pair, "rehearsal"
     create_switchover(stage, name, to="west", type="Rehearsal", canary={"topic": CANARY})
-    wait_until(
-        f"Switchover {name} has ended",
-        lambda: "completionTime" in status_of(stage, name),
-        timeout_s=MOVE_S,
-        poll_s=0.5,
-    )
-    status = status_of(stage, name)
+    status = wait_until_ended(stage, name)
     canary = status.get("canary", {})
     print(json.dumps(canary), status.get("writesRefused"))
 
@@ -315,7 +289,10 @@ def test_a_rehearsal_runs_its_canary_in_the_pod_and_changes_nothing(pair: Stage)
 
 
 def test_switchovers_move_an_application_to_the_other_cluster_and_back(pair: Stage, tmp_path: Path):
-    """Each acknowledged record is read once and in order. The record of a Switchover stays when its objects are deleted."""
+    """Each acknowledged record is on the active side and read by the group: once, in order, where it was acknowledged.
+
+    The record of a Switchover stays when its objects are deleted.
+    """
     stage = pair
     with RunningApplication(stage, tmp_path) as application:
         application.wait_until_it_works("east")
@@ -326,19 +303,44 @@ def test_switchovers_move_an_application_to_the_other_cluster_and_back(pair: Sta
             application.wait_until_it_works(to)
             pauses_s = application.pauses_s(begin_ms)
             print(f"{name}: refused {status['writesRefused']}, pauses of producer and group {pauses_s}")
-        refusals = application.producer.refusals
-        problems = application.stop()
+        application.stop()
     wait_until(
         "both clusters are equal", lambda: _digest(stage.east) == _digest(stage.west), timeout_s=WAIT_S
     )
 
-    assert problems == []
-    assert refusals > 0
-    assert {attempt.member for attempt in application.producer.attempts} == {"east", "west"}
-    assert sum(count for count, _ in _digest(stage.east).values()) >= application.producer.acknowledged()
+    attempts, written = application.producer.attempts, {"shop": application.producer.attempts}
+    logs = {alias: _log_of(cluster) for alias, cluster in sides(stage).items()}
+    acknowledged = {alias: application.producer.acknowledged(alias) for alias in logs}
+    print(f"acknowledged {acknowledged}, in logs { ({alias: len(log) for alias, log in logs.items()}) }")
+    assert min(acknowledged.values()) > RATE
+    assert application.producer.refusals > 0
+    assert group_problems(written, application.consumer.reads, of=GROUP) == []
+    assert problems_of(written, logs["east"], of="the log of east") == []
+    assert difference(logs["east"], logs["west"]) == ""
+    assert {alias: _moved_records(attempts, alias, log) for alias, log in logs.items()} == {
+        "east": 0,
+        "west": 0,
+    }
     stage.kubectl("delete", "job", "move-to-west-switchover")
     assert status_of(stage, "move-to-west")["state"] == "Done"
 
 
 def _digest(cluster: KafkaCluster) -> dict[int, tuple[int, str]]:
     return digest(cluster, TOPIC, isolation="read_committed")
+
+
+def _log_of(cluster: KafkaCluster) -> list[ReadRecord]:
+    return logged_records(
+        (record.partition, record.offset, record.key, record.value)
+        for record in records(cluster, TOPIC, isolation="read_committed")
+    )
+
+
+def _moved_records(attempts: list[Attempt], member: str, log: list[ReadRecord]) -> int:
+    """Returns how many records of the log of *member* are not at the offset at which it has acknowledged them."""
+    places = {record.attempt: (record.partition, record.offset) for record in log}
+    return sum(
+        places.get(index) != (attempt.partition, attempt.offset)
+        for index, attempt in enumerate(attempts)
+        if attempt.outcome is Outcome.ACKNOWLEDGED and attempt.member == member
+    )
