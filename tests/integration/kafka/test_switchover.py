@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -234,6 +235,32 @@ def test_missing_rights_of_later_states_refuse_a_switchover_by_their_names(sides
         "it is unknown when a verification of flow east-to-west last found both clusters equal",
     ):
         assert part in refused.stdout
+    assert before == topic_acls(east)
+
+
+def has_one_record(cluster: KafkaCluster, topic: str) -> bool:
+    return cluster.total_end_offset(topic) == 1
+
+
+def test_a_copied_topic_that_is_hidden_from_the_switchover_refuses_it(sides: Sides, tmp_path: Path):
+    """Without Describe, brokers do not list a topic. It would be neither fenced nor sealed, although applications use it."""
+    east, pair = sides["east"], Pair(sides, tmp_path, has_canary=True)
+    east.create_topic(pair.canary)
+    with pair.running("east-to-west", "forward"):
+        producer = Producer(east.client("SASL_PLAINTEXT", user=APP))
+        for topic in (pair.topic, pair.canary):
+            producer.produce(topic, b"0")
+        assert not producer.flush(30)
+        for topic in (pair.topic, pair.canary):
+            wait_until("the flow copies", partial(has_one_record, sides["west"], topic))
+        before = topic_acls(east)
+        east.allow("DESCRIBE", "TOPIC", pair.canary, deny=True)
+        refused = pair.command("--to", "west", "--rehearse")
+        east.remove_acl("DESCRIBE", "TOPIC", pair.canary, deny=True)
+
+    assert 1 == refused.returncode, refused.stdout + refused.stderr
+    assert "The switchover was refused, and nothing was changed." in refused.stdout
+    assert f"Describe on topic {pair.canary}" in refused.stdout
     assert before == topic_acls(east)
 
 
