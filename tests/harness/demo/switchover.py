@@ -135,8 +135,8 @@ class Demo:
             has_ended = not command.running
             for line in log.read_text().splitlines()[shown:]:
                 shown += 1
-                state = line.split(maxsplit=2)[1]
-                if state in STATES and state not in states:
+                state = state_in(line)
+                if state and state not in states:
                     print(f"{'' if states else '    '}{state}", end=" ", flush=True)
                     states.add(state)
                 if STOP_CONSUMERS in line:
@@ -242,6 +242,13 @@ class Demo:
                 application.child.must_run()
             application.update()
         return True
+
+
+def state_in(line: str) -> str:
+    """Returns the state that a line of the command has after its time; "" for any other line, such as one of a traceback."""
+    _, _, rest = line.partition("  ")
+    word = rest.split(maxsplit=1)[0] if rest.strip() else ""
+    return word if word in STATES else ""
 
 
 def _longest_s(times_ms: list[int]) -> float:
