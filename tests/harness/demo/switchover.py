@@ -225,7 +225,7 @@ class Demo:
         )
         read = [record.time_ms for record in self.consumer.reads if record.time_ms > begin_ms]
         print_text(
-            f"{to} is active. Writes were refused for {report['writesRefusedSeconds']:.1f} s. The producer was restarted once and had no"
+            f"{to} is active. Writes were refused for {report['writesRefusedSeconds']:.1f} s at most. The producer was restarted once and had no"
             f" acknowledgement for {_longest_s(acknowledged):.1f} s; the group read nothing for {_longest_s(read):.1f} s."
         )
 
