@@ -106,7 +106,7 @@ def parse_report(text: str) -> Report | None:
 def report_from_json(value: Mapping[str, Any]) -> Report | None:
     """Parses decoded JSON into a report, as `parse_report` does."""
     kind = _KINDS.get(str(value.get("job")))
-    if kind is None or value.get("version") not in VERSIONS:
+    if kind is None or number(value.get("version")) not in VERSIONS:
         return None
     partitions, windows, cost = (object_at(value, key) for key in ("partitions", "windows", "cost"))
     estimated, message = number(value.get("estimatedSeconds")), value.get("message")

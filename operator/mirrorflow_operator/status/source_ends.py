@@ -80,9 +80,10 @@ def newest_ends(known: Iterable[SourceEnds]) -> SourceEnds | None:
 
 def _known_until_ms(side: Mapping[str, Any], now_s: float) -> int | None:
     """Returns when a process has surely read the source; it cannot have read it while it is cut off, and notices that later."""
-    if side.get("reach") not in {"Reachable", "Unreachable"}:
+    reach = side.get("reach")
+    if reach not in ("Reachable", "Unreachable"):  # a list has no hash for a set
         return None
-    lost_s = number(side.get("sinceSeconds")) or 0.0 if side.get("reach") == "Unreachable" else 0.0
+    lost_s = number(side.get("sinceSeconds")) or 0.0 if reach == "Unreachable" else 0.0
     return max(0, int((now_s - lost_s - NOTICED_WITHIN_S) * 1_000))
 
 

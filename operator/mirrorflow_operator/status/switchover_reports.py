@@ -69,7 +69,7 @@ def parse_switchover_report(text: str | bytes) -> SwitchoverReport | None:
         return None
     if not isinstance(value, dict) or value.get("job") != "switchover":
         return None
-    return _report(value) if value.get("version") in REPORT_VERSIONS else None
+    return _report(value) if number(value.get("version")) in REPORT_VERSIONS else None
 
 
 def _report(value: Mapping[str, Any]) -> SwitchoverReport:
