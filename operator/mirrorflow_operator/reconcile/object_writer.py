@@ -41,6 +41,7 @@ from mirrorflow_operator.errors import (
     ForbiddenError,
     KindMissingError,
     NameConflictError,
+    NotFoundError,
     OperatorError,
     RejectedError,
 )
@@ -246,7 +247,10 @@ class ObjectWriter:
         live = self.cache.children((child.namespace, child.flow)).get(child.id)
         if live is None or live.uid != child.uid or live.deleting:
             return False
-        await self.client.delete(child.kind, child.namespace, child.name, uid=child.uid)
+        try:
+            await self.client.delete(child.kind, child.namespace, child.name, uid=child.uid)
+        except NotFoundError:
+            return False  # the watch has not reported yet that someone else has deleted it
         self.metrics.api_writes.labels(verb="delete", kind=child.kind.plural).inc()
         self._settled.pop(child.id, None)
         return True

@@ -17,7 +17,7 @@ from mirrorflow_operator.cluster.client import CHILDREN, DEPLOYMENT, EVENT, JOB,
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
 from mirrorflow_operator.cluster.pod_events import PodEventReader
 from mirrorflow_operator.cluster.progress_poller import Poller
-from mirrorflow_operator.errors import BusyError, OperatorError, RejectedError
+from mirrorflow_operator.errors import BusyError, NotFoundError, OperatorError, RejectedError
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.reconcile.object_writer import ObjectWriter
 from mirrorflow_operator.reconcile.observe import Observer
@@ -72,6 +72,8 @@ class DictApi:
         return body
 
     async def delete(self, kind: ObjectKind, namespace: str, name: str, *, uid: str) -> None:
+        if (kind.name, namespace, name) not in self.objects:
+            raise NotFoundError(f"DELETE {kind.plural}/{name}", "not found", status=404)
         self.written.append(f"delete {kind.name} {name}")
         body = self.objects.pop((kind.name, namespace, name))
         self.cache.handle_event(kind, "DELETED", body)
@@ -541,3 +543,14 @@ def test_a_refusal_that_is_kept_keeps_no_frames_of_the_passes() -> None:
         simulation.run(after_s=1.0)
 
     assert error.__traceback__ is None
+
+
+def test_an_object_that_someone_else_has_just_deleted_does_not_end_the_pass() -> None:
+    simulation = started_flow()
+    simulation.roll_out()
+    del simulation.api.objects[DEPLOYMENT.name, KEY[0], "east-to-west-heartbeat"]
+    simulation.write(heartbeats={"emitTo": []})
+    simulation.run()
+
+    assert "NotFoundError" not in "\n".join(simulation.lines)
+    assert "  delete ConfigMap east-to-west-heartbeat" in simulation.lines
