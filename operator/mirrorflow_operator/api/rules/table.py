@@ -12,7 +12,6 @@ from typing import Any, Final
 from pydantic.alias_generators import to_snake
 
 from mirrorflow_core.errors import SettingError
-from mirrorflow_core.java.cloud_logins import AWS_MODULE, OAUTH_MODULE
 from mirrorflow_core.java.pattern_syntax import PatternSyntaxError
 from mirrorflow_core.java.patterns import JavaPattern
 from mirrorflow_core.java.properties import PropertyReader
@@ -587,12 +586,12 @@ _CLIENT: Final = "^((consumer|producer|admin)[.])?"
 _SECURITY: Final = f"{_CLIENT}(security|ssl|sasl)[.]"
 _ADDRESSES: Final = f"{_CLIENT}bootstrap[.]servers$"
 _SENSITIVE: Final = "([.]password|[.]secret|[.]passphrase|keystore[.]key|sasl[.]jaas[.]config)$"
-# Modules whose login by the identity of a cloud has no secret.
-_TOKEN_MODULES: Final = (OAUTH_MODULE, AWS_MODULE)
+# A reference, or a module whose login by the identity of a cloud has no secret: of OAUTHBEARER, or of Amazon's IAM.
+_SAFE_LOGIN: Final = "[$][{]|^[^ ]*[.](OAuthBearer|IAM)LoginModule"
 # A secret option of a login module whose value is not empty, and not only references: password="...", clientSecret='...'.
 _PLAIN_OPTION: Final = (
-    "(?i)(password|passphrase|secret|secretaccesskey|private[.]?key|assertion|token)[ \\t\\r\\n]*=[ \\t\\r\\n]*"
-    "[\"']?([$][{][^}]*[}])*([^\"'$; \\t\\r\\n]|[$][^{])"
+    "(?i)(pass(word|phrase)|secret(accesskey)?|private.?key|assertion|token)\\s*=\\s*"
+    "[\"']?([$][{][^}]*})*([^\"'$;\\s]|[$][^{])"
 )
 _ADDRESS: Final = r"^([a-zA-Z0-9._-]+|[\[][0-9a-fA-F:.]+[\]]):[0-9]{1,5}$"
 _PORT: Final = "int(entry.substring(entry.lastIndexOf(':') + 1))"
@@ -830,13 +829,10 @@ CLUSTER_RULES: Final = (
         paths=("spec.source.authentication.config", "spec.target.authentication.config"),
         member="key",
         violated_if=f"key.matches('{_SENSITIVE}') && (self[key].matches({quoted(_PLAIN_OPTION)})"
-        f" || !(self[key].contains('${{') || {starts_with('self[key]', _TOKEN_MODULES)}))",
+        f" || !self[key].matches('{_SAFE_LOGIN}'))",
         is_violated=lambda key, self: (
             may_hold_secret(key)
-            and (
-                re.search(_PLAIN_OPTION, self[key])
-                or not ("${" in self[key] or self[key].startswith(_TOKEN_MODULES))
-            )
+            and (re.search(_PLAIN_OPTION, self[key]) or not re.search(_SAFE_LOGIN, self[key]))
         ),
         problem="it contains a secret in plain text",
         action="write a reference such as ${dir:/path:key}",
