@@ -24,6 +24,7 @@ from mirrorflow_operator.api.model import (
     list_map,
 )
 from mirrorflow_operator.api.rules.pair_rules import PAIR_RULES, check_object
+from mirrorflow_operator.api.rules.table import check_authentication
 from mirrorflow_operator.api.spec import (
     API_VERSION,
     Authentication,
@@ -316,7 +317,11 @@ def parse_pair(document: Mapping[str, Any]) -> MirrorPair:
         pair = validated(document, MirrorPair)
     except ValidationError as error:
         raise InvalidSpecError(field_errors(error, MirrorPair)) from error
-    if errors := check_object(pair, PAIR_RULES):
+    errors = check_object(pair, PAIR_RULES)
+    for alias, member in pair.spec.members.items():
+        if member.probe is not None:
+            errors += check_authentication(member.probe, f"spec.members.{alias}.probe")
+    if errors:
         raise InvalidSpecError(errors)
     return pair
 

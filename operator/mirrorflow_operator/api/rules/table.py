@@ -7,6 +7,7 @@ what `_repetitions` finds. The schema's bounds limit the cost of CEL (KEP-2876: 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from pydantic.alias_generators import to_snake
@@ -34,6 +35,7 @@ from mirrorflow_operator.api.rules.rule import (
 from mirrorflow_operator.api.rules.variable_rules import variable_rules
 from mirrorflow_operator.api.spark_workloads import SPARK_KEYS_SET, SPARK_SECRETS, SparkLauncher
 from mirrorflow_operator.api.spec import (
+    Authentication,
     AuthenticationType,
     InitialPosition,
     MirrorFlow,
@@ -595,6 +597,7 @@ _PLAIN_OPTION: Final = (
 )
 _ADDRESS: Final = r"^([a-zA-Z0-9._-]+|[\[][0-9a-fA-F:.]+[\]]):[0-9]{1,5}$"
 _PORT: Final = "int(entry.substring(entry.lastIndexOf(':') + 1))"
+_AUTHENTICATION: Final = "spec.source.authentication"
 _REGISTRIES: Final = ("spec.schemas.source", "spec.schemas.target")
 _OF_REGISTRY: Final[Mapping[RegistryAuthenticationType, tuple[str, ...]]] = {
     RegistryAuthenticationType.BASIC: ("username", "password"),
@@ -993,6 +996,25 @@ def check(flow: MirrorFlow) -> list[FieldError]:
     locations = locations_of(flow)
     errors = [*(error for rule in RULES for error in rule.errors(locations)), *_duplicates(flow.spec, "spec")]
     return sorted(errors, key=lambda error: error.path)
+
+
+def check_authentication(authentication: Authentication, path: str) -> list[FieldError]:
+    """Returns the errors of an authentication that is not that of a flow, such as a probe of a pair; *path* names it."""
+
+    def locations(of_flow: str) -> list[tuple[str, Any]]:
+        below = of_flow.removeprefix(_AUTHENTICATION)
+        if below == of_flow or (below and not below.startswith(".")):
+            return []
+        value = value_below(authentication, below.lstrip("."))
+        return [] if value is None else [(path + below, value)]
+
+    errors = (error for rule in CLUSTER_RULES for error in rule.errors(locations))
+    return sorted(map(_without_flow, errors), key=lambda error: error.path)
+
+
+def _without_flow(error: FieldError) -> FieldError:
+    """Returns *error* without an action that names a field of a flow."""
+    return replace(error, action="remove it") if "spec.source." in (error.action or "") else error
 
 
 def validations() -> Iterator[tuple[str, Validation]]:

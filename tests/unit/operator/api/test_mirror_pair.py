@@ -7,6 +7,7 @@ import yaml
 
 from mirrorflow_operator.api.mirror_pair import FenceMethod, load_pair
 from mirrorflow_operator.errors import InvalidSpecError
+from tests.unit.operator.pairs import mirror_pair
 
 
 def flow(source: str, target: str, **topics: object) -> dict[str, Any]:
@@ -171,3 +172,30 @@ def test_a_file_without_a_pair_is_refused():
 
 def test_a_flow_of_both_members_is_refused():
     assert "it contains two flows named east-to-west" in errors(pair(), EAST, EAST, WEST)
+
+
+@pytest.mark.parametrize(
+    ("probe", "sentence"),
+    [
+        ({"type": "ScramSha512"}, "spec.members.east.probe.password: it is missing"),
+        (
+            {"type": "Custom", "config": {"sasl.jaas.config": 'A required password="hunter2";'}},
+            "spec.members.east.probe.config[sasl.jaas.config]: it contains a secret in plain text",
+        ),
+        (
+            {"type": "Custom", "config": {"bootstrap.servers": "other:9092"}},
+            "spec.members.east.probe.config[bootstrap.servers]: it is not a sasl. or ssl. property; remove it",
+        ),
+        (
+            {"type": "Plain", "username": {}, "password": {"secretName": "a", "key": "b"}},
+            "spec.members.east.probe.username: it needs either value, or secretName and key",
+        ),
+    ],
+)
+def test_a_probe_follows_the_rules_of_the_authentication_of_a_flow(probe: dict[str, Any], sentence: str):
+    """Its secrets would be in the pair and in a ConfigMap, or its process would not log in."""
+    with pytest.raises(InvalidSpecError) as raised:
+        mirror_pair(members={"east": {"flow": "a", "probe": probe}, "west": {"flow": "b"}})
+
+    assert sentence in str(raised.value)
+    assert "hunter2" not in str(raised.value)
