@@ -21,7 +21,7 @@ from mirrorflow_operator.api.mirror_pair import PAIR_KIND, PairSpec
 from mirrorflow_operator.api.pair_status import PairStatus, SwitchoverStatus
 from mirrorflow_operator.api.rules.pair_rules import PAIR_RULES, SWITCHOVER_RULES, validations_of
 from mirrorflow_operator.api.rules.rule import Validation
-from mirrorflow_operator.api.rules.table import validations
+from mirrorflow_operator.api.rules.table import authentication_validations, validations
 from mirrorflow_operator.api.spec import KIND, FlowMetadata, Spec
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.api.switchover import SWITCHOVER_KIND, SwitchoverSpec
@@ -194,7 +194,13 @@ def schema(resource_type: ResourceType) -> Schema:
     for path, rule in resource_type.rules:
         schema = whole
         for name in path.replace("[]", ".[]").split(".") if path else ():
-            schema = schema["items"] if name == "[]" else schema["properties"][name]
+            match name:
+                case "[]":
+                    schema = schema["items"]
+                case "*":
+                    schema = schema["additionalProperties"]
+                case _:
+                    schema = schema["properties"][name]
         schema.setdefault("x-kubernetes-validations", []).append(rule)
     return whole
 
@@ -254,7 +260,7 @@ MIRROR_PAIRS: Final = ResourceType(
     description="Two Kafka clusters with a flow in each direction, between which applications can be moved.",
     spec=PairSpec,
     status=PairStatus,
-    rules=tuple(validations_of(PAIR_RULES)),
+    rules=(*validations_of(PAIR_RULES), *authentication_validations("spec.members.*.probe")),
     columns=(
         _column("Active", ".status.active"),
         _column("Phase", ".status.phase"),

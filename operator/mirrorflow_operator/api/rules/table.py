@@ -1008,13 +1008,22 @@ def check_authentication(authentication: Authentication, path: str) -> list[Fiel
         value = value_below(authentication, below.lstrip("."))
         return [] if value is None else [(path + below, value)]
 
-    errors = (error for rule in CLUSTER_RULES for error in rule.errors(locations))
-    return sorted(map(_without_flow, errors), key=lambda error: error.path)
+    rules = (replace(rule, action=_action_without_flow(rule.action)) for rule in CLUSTER_RULES)
+    return sorted((error for rule in rules for error in rule.errors(locations)), key=lambda error: error.path)
 
 
-def _without_flow(error: FieldError) -> FieldError:
-    """Returns *error* without an action that names a field of a flow."""
-    return replace(error, action="remove it") if "spec.source." in (error.action or "") else error
+def authentication_validations(path: str) -> Iterator[tuple[str, Validation]]:
+    """Yields each path of an authentication at *path*, as in `check_authentication`, with each of its rules for the API server."""
+    for rule in CLUSTER_RULES:
+        for of_flow in rule.paths:
+            below = of_flow.removeprefix(_AUTHENTICATION)
+            if below != of_flow and (not below or below.startswith(".")):
+                yield path + below, replace(rule, action=_action_without_flow(rule.action)).validation()
+
+
+def _action_without_flow(action: str) -> str:
+    """Returns *action* unless it names a field of a flow."""
+    return "remove it" if "spec.source." in action else action
 
 
 def validations() -> Iterator[tuple[str, Validation]]:
