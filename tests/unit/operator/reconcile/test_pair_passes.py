@@ -328,7 +328,7 @@ def test_an_interrupted_pass_is_completed_where_a_webhook_adds_annotations(simul
     assert "create Job move-switchover" in simulation.run()[0]
 
 
-def test_a_switchover_whose_objects_are_refused_says_why_and_stops_no_other_status(
+def test_a_switchover_whose_objects_are_refused_reports_it_and_the_pair_has_a_status(
     simulation: PairSimulation,
 ):
     """A quota, a policy or a missing right refuses the Job, or its name is taken."""
@@ -345,7 +345,7 @@ def test_a_switchover_whose_objects_are_refused_says_why_and_stops_no_other_stat
 
 
 def reason_of(status: Object, kind: str) -> tuple[str, str]:
-    (condition,) = (one for one in status["conditions"] if one["type"] == kind)
+    (condition,) = (condition for condition in status["conditions"] if condition["type"] == kind)
     return condition["status"], condition["reason"]
 
 
@@ -665,7 +665,7 @@ def test_a_job_whose_report_was_lost_is_replaced_by_one_that_reads_the_journal(s
     assert "create Job move-switchover" in second
 
 
-def test_a_copy_of_the_job_of_a_switchover_is_not_taken_for_it(simulation: PairSimulation):
+def test_a_copy_of_the_job_of_a_switchover_does_not_replace_it(simulation: PairSimulation):
     """Who debugs a Job may apply a copy of it, with the same labels."""
     simulation.request()
     simulation.run()
@@ -727,7 +727,7 @@ def test_a_pair_with_a_field_of_a_newer_crd_is_used_without_it(simulation: PairS
     simulation.run()
 
     status = simulation.status("MirrorPair", KEY.name)
-    (accepted,) = (one for one in status["conditions"] if one["type"] == "Accepted")
+    (accepted,) = (condition for condition in status["conditions"] if condition["type"] == "Accepted")
     assert ("True", "west") == (accepted["status"], status["active"])
     assert "spec.colour: this operator is older than the field" in accepted["message"]
     assert KEY.name == simulation.cache.pairs.stopping_pair((NAMESPACE, "east-to-west"))

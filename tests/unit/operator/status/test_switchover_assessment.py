@@ -168,7 +168,7 @@ def test_a_request_that_is_seen_too_late_is_refused():
     )
 
 
-def test_a_request_whose_objects_were_refused_until_it_was_too_late_says_why():
+def test_a_request_whose_objects_were_refused_until_it_was_too_late_reports_the_cause():
     waiting = SwitchoverStatus(waits_for="Its objects could not be written: exceeded quota: jobs.")
     late = decision(observation(switchover_resource(age_s=BEGIN_WITHIN_S + 1, status=waiting)))
 
