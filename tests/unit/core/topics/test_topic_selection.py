@@ -1,11 +1,15 @@
 """Topics are selected as in MirrorSourceConnectorTest, without cycles, and by Java regular expressions."""
 
+import difflib
+from collections.abc import Collection
+
 import pytest
 
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.java.patterns import compile_patterns, meant_by_glob
 from mirrorflow_core.replication_policy import DefaultPolicy, IdentityPolicy, ReplicationPolicy
 from mirrorflow_core.settings import TransformKind, TransformSettings
+from mirrorflow_core.topics import topic_selection
 from mirrorflow_core.topics.topic_selection import TopicSelection
 from mirrorflow_core.transforms import TopicTransforms, Transforms
 
@@ -297,3 +301,21 @@ def test_topics_that_begin_with_the_source_alias_are_reported():
     )
     assert selection("users").of_own_alias(topics) is None
     assert selection(policy=IDENTITY).of_own_alias(topics) is None
+
+
+def test_the_hint_for_a_long_list_compares_few_of_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made at each listing, and the process answers nothing meanwhile."""
+    compared: list[int] = []
+
+    def count(_: str, topics: Collection[str], **__: object) -> list[str]:
+        compared.append(len(topics))
+        return []
+
+    monkeypatch.setattr(difflib, "get_close_matches", count)
+    missing = selection(",".join(f"missing-{number}" for number in range(1_000)))
+
+    assert missing.nothing_selected([f"topic-{number}" for number in range(1_000)])
+    assert sum(compared) == topic_selection.COMPARED_MAX
+    compared.clear()
+    assert missing.nothing_selected([f"topic-{number}" for number in range(60_000)])
+    assert compared == [60_000]
