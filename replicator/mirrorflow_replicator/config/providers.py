@@ -156,7 +156,11 @@ class Resolver:
         provider = self._providers.get(reference.provider)
         if provider is None:
             raise LookupError(f"{PROVIDERS_KEY} does not name {reference.provider!r}")
-        return provider.lookup(reference)
+        try:
+            return provider.lookup(reference)
+        except (ValueError, RuntimeError):
+            # A NUL or half of a surrogate pair in the name, or a loop of links.
+            raise LookupError("the system accepts no such name") from None
 
 
 def _declared(name: str, properties: Mapping[str, str]) -> EnvironmentSource | FileSource:

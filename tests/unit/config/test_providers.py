@@ -113,6 +113,10 @@ def test_next_client_receives_a_rotated_secret(tmp_path: Path):
         "${dir:/nonexistent:key}",
         "${dir:/tmp:../etc/passwd}",
         "${file::key}",
+        "${file:/tmp/\0:key}",
+        "${file:/tmp/\ud800:key}",
+        "${dir:/tmp:\0}",
+        "${env:\ud800}",
     ],
 )
 def test_unresolved_reference_is_kept_but_refused_for_a_client(reference: str):
@@ -123,6 +127,14 @@ def test_unresolved_reference_is_kept_but_refused_for_a_client(reference: str):
     with pytest.raises(UnresolvedReferenceError) as raised:
         resolver.resolve_client({"sasl.jaas.config": f"x {reference};"})
     assert ("sasl.jaas.config", reference) == (raised.value.key, raised.value.reference)
+
+
+def test_a_loop_of_links_is_an_unresolved_reference(tmp_path: Path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+
+    with pytest.raises(UnresolvedReferenceError):
+        Resolver(declared()).resolve_client({"sasl.jaas.config": f"${{file:{tmp_path}/a:key}}"})
 
 
 def test_undeclared_provider_resolves_nothing(monkeypatch: pytest.MonkeyPatch):
