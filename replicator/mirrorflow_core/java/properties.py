@@ -39,6 +39,7 @@ _DURATION = re.compile(
 )
 _SECONDS = (86_400, 3_600, 60, 1)
 _SIZE = re.compile(r"(\d+)\s*(|k|M|G|Ki|Mi|Gi)B?")
+DIGITS_MAX = 100  # of a number; Python refuses more than 4300 with an error of its own
 _SIZE_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _NO_DEFAULTS: Mapping[str, str] = MappingProxyType({})
 
@@ -235,7 +236,9 @@ def parse_instant_ms(text: str) -> int:
 def read_size_bytes(text: str) -> int | None:
     """Returns the bytes of *text*, a number with k, M, G, Ki, Mi or Gi; None if it is not one, or 0."""
     match = _SIZE.fullmatch(text)
-    return None if match is None else int(match.group(1)) * _SIZE_UNITS[match.group(2)] or None
+    if match is None or len(text) > DIGITS_MAX:
+        return None
+    return int(match.group(1)) * _SIZE_UNITS[match.group(2)] or None
 
 
 def read_list(text: str) -> list[str]:
@@ -310,7 +313,7 @@ class PropertyReader:
         if key not in self._properties:
             return default
         written = self.text(key)
-        if not re.fullmatch(r"[-+]?\d+", written):
+        if not re.fullmatch(r"[-+]?\d+", written) or len(written) > DIGITS_MAX:
             raise InvalidSettingError(
                 key=key, problem=f"{written!r} is not a whole number", action="write digits only"
             )

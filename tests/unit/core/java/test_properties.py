@@ -5,7 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.java.properties import format_properties, parse_properties, trailing_comment
+from mirrorflow_core.java.properties import (
+    PropertyReader,
+    format_properties,
+    parse_properties,
+    trailing_comment,
+)
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -95,3 +100,14 @@ def test_any_properties_text_is_parsed_or_refused(text: str):
 def test_a_comment_after_a_value_is_detected(value: str, expected: str | None):
     """A comment must follow white space, because addresses contain `//` and `#`."""
     assert expected == trailing_comment(value)
+
+
+@pytest.mark.parametrize("digits", [101, 5_000])
+def test_a_number_with_more_digits_than_any_setting_has_is_refused(digits: int) -> None:
+    """Python's own error for thousands of digits would be a traceback, or a failed call of REST."""
+    read = PropertyReader({"a": "9" * digits})
+
+    with pytest.raises(InvalidSettingError, match=r"a: .* is not a whole number"):
+        read.whole("a", minimum=0)
+    with pytest.raises(InvalidSettingError, match=r"a: .* is not a number of bytes"):
+        read.size_bytes("a")
