@@ -107,8 +107,12 @@ def check(properties: Mapping[str, str], problems: Problems) -> None:
     if not plugin:
         raise ConnectError(400, "Connector config contains no connector type")
     errors = dict(problems(simple_name(plugin), properties))
-    if any(ord(letter) < 32 or ord(letter) == 127 for letter in properties.get("name", "")):
+    name = properties.get("name", "")
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in name):
         errors["name"] = "name: it contains control characters; write a name without them."
+    elif any("\ud800" <= letter <= "\udfff" for letter in name):
+        # It has no UTF-8, so no record can have it as its key.
+        errors["name"] = "name: it contains half of a surrogate pair; write whole characters."
     if errors:
         raise invalid_configuration(errors.values())
 

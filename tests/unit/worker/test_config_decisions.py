@@ -125,6 +125,13 @@ def test_refusals_have_the_status_and_message_of_connect(command, status, messag
     assert (status, message) == (caught.value.status, str(caught.value))
 
 
+def test_a_name_that_no_record_can_have_as_its_key_is_refused():
+    command = Configure(name="a\ud800", properties={**SOURCE, "name": "a\ud800"}, may_exist=True)
+
+    with pytest.raises(ConnectError, match="name: it contains half of a surrogate pair"):
+        decide(command, configs(), lambda *_: {})
+
+
 def test_all_errors_of_a_config_are_reported_together():
     """Connect's message contains MirrorFlow's errors. Nothing is written."""
     command = Configure(name="a\n", properties={**SOURCE, "name": "a\n"}, may_exist=True)
