@@ -119,7 +119,10 @@ class RetentionHolder:
     async def _topics_with_old_records(
         self, left: Mapping[str, Sequence[SeedRange]], limits: Mapping[str, float]
     ) -> frozenset[str]:
-        """Returns the topics with records older than their copies' retention; queries the source once per limit."""
+        """Returns the topics that may have records older than their copies' retention; queries the source once per limit.
+
+        A partition whose leader does not answer counts as one with old records: it is copied later in the same seed.
+        """
         topics = set()
         for limit in {limit for limit in limits.values() if limit != float("inf")}:
             asked = {
@@ -133,6 +136,6 @@ class RetentionHolder:
             topics |= {
                 source.topic
                 for source, listed in offsets.items()
-                if not listed.error and (listed.offset < 0 or listed.offset > asked[source].start)
+                if listed.error or listed.offset < 0 or listed.offset > asked[source].start
             }
         return frozenset(topics)

@@ -11,6 +11,7 @@ from mirrorflow_core.errors import NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.topics.retention_hold import LEASE_S
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
+from mirrorflow_core.wire.error_codes import LEADER_NOT_AVAILABLE
 from mirrorflow_core.wire.records import Record
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin
@@ -46,6 +47,7 @@ class TargetStub:
         self.records: list[Record] = []
         self.refusal: NotAuthorizedError | None = None
         self.denied: set[str] = set()  # topics whose settings may not be read
+        self.listed = SimpleNamespace(error=0, offset=-1)  # of the source: all records are old
 
     def log(self) -> HoldLog:
         """A new reader of the identity topic, as a new process has it."""
@@ -110,7 +112,7 @@ class TargetStub:
     async def list_offsets(
         self, _cluster: object, partitions: Sequence[Any], _time_ms: int
     ) -> dict[Any, Any]:
-        return dict.fromkeys(partitions, SimpleNamespace(error=0, offset=-1))  # all records are old
+        return dict.fromkeys(partitions, self.listed)
 
 
 class IdentityTopicReader:
@@ -200,6 +202,31 @@ def test_a_topic_whose_settings_are_denied_does_not_keep_the_retention_of_others
     target.denied, target.retention = set(), "-1"
     assert asyncio.run(connector.settle()) == ()
     assert target.retention == "5000"
+
+
+@pytest.mark.parametrize(
+    ("listed", "retention"),
+    [
+        (SimpleNamespace(error=0, offset=-1), "-1"),
+        (SimpleNamespace(error=0, offset=0), "5000"),
+        (SimpleNamespace(error=LEADER_NOT_AVAILABLE, offset=-1), "-1"),
+    ],
+    ids=["old records", "no old records", "unknown"],
+)
+def test_retention_is_held_unless_the_source_is_known_to_have_no_old_records(
+    target: TargetStub, listed: SimpleNamespace, retention: str
+) -> None:
+    """A partition without a leader is copied later, when its records would be deleted at once."""
+    target.listed = listed
+
+    async def test() -> None:
+        flow = target.job()
+        await flow.claim()
+        await RetentionHolder(flow).begin({"orders": COPY}, RANGES)
+
+    asyncio.run(test())
+
+    assert target.retention == retention
 
 
 def test_a_seed_takes_over_the_hold_of_a_killed_seed_and_restores_retention(target: TargetStub) -> None:
