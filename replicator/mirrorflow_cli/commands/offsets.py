@@ -182,7 +182,7 @@ def failover(lines: Sequence[GroupOffset]) -> Iterator[tuple[str, ...]]:
     """Yields one row per group for a failover now.
 
     A row has the group's partitions, the most records it would read again, how many of these are uncertain,
-    and what its start offset comes from.
+    and what its start offset comes from. Where the most is unknown, it has the least.
     """
     for group in sorted({line.group for line in lines}):
         own = [line for line in lines if line.group == group]
@@ -197,8 +197,11 @@ def failover(lines: Sequence[GroupOffset]) -> Iterator[tuple[str, ...]]:
         }
         if without:
             begins.add(f"auto.offset.reset in {without}")
-        again = str(most) if all(most is not None for _, most in known) else f"at least {least}"
-        yield group, str(len(own)), again, str(max(0, most - least)), ", ".join(sorted(begins))
+        # Where a group has no start offset, the consumer's setting decides: it may read the whole copy again.
+        is_known = not without and all(most is not None for _, most in known)
+        again = str(most) if is_known else f"at least {least}"
+        uncertain = str(max(0, most - least)) if is_known else "unknown"
+        yield group, str(len(own)), again, uncertain, ", ".join(sorted(begins))
 
 
 @dataclass(frozen=True, slots=True)

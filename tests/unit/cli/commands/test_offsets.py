@@ -53,8 +53,8 @@ def test_a_failover_is_summarized_per_group():
 
     assert rows == [
         ("g", "2", "45", "5", "its checkpoint, its offset"),
-        ("h", "1", "0", "0", "auto.offset.reset in 1"),
-        ("i", "1", "at least 30", "0", "its offset"),
+        ("h", "1", "at least 0", "unknown", "auto.offset.reset in 1"),
+        ("i", "1", "at least 30", "unknown", "its offset"),
     ]
 
 
