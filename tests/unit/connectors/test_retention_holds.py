@@ -99,7 +99,7 @@ def test_retention_follows_the_source_where_there_can_be_no_holds():
 
 
 def test_holds_that_were_read_count_after_describe_on_their_topic_is_revoked():
-    """The seed goes on: it has its own rights. Whether its lease is renewed cannot be read any more."""
+    """The seed continues: it has its own rights. Whether its lease is renewed cannot be read any more."""
     holds: list[HoldRecord] = [
         Hold(holder="seed", topic="east.orders", before={"retention.ms": "5000"}),
         RetentionLease(holder="seed", until_ms=1_800_000_000_000),
