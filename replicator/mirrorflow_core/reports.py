@@ -232,9 +232,6 @@ class ConnectorReport:
     tasks: tuple[TaskReport, ...] = ()  # with all `partitions`, sorted by topic and partition
     task_properties: tuple[Mapping[str, str], ...] = ()
     topics: tuple[str, ...] = ()  # active target topics
-    records_per_s: float = 0.0
-    bytes_per_s: float = 0.0
-    lag_s: float = -1.0
     warnings: tuple[str, ...] = ()
     heartbeats: tuple[HeartbeatReport, ...] = ()
     groups: GroupsReport | None = None  # of a checkpoint connector
