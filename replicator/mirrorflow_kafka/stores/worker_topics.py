@@ -38,7 +38,10 @@ T = TypeVar("T")
 
 
 class _WorkerTopic(Generic[T]):
-    """One topic: reads new records, and reads back what was written. *take* receives each record that is read."""
+    """One topic: reads new records, and reads back what was written. *take* receives each record that is read.
+
+    *check* returns what is still to be written, after all records before it were read.
+    """
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class _WorkerTopic(Generic[T]):
         encode: Callable[[T], tuple[bytes, bytes | None]],
         decode: Callable[[bytes | None, bytes | None], T | None],
         take: Callable[[T], None],
+        check: Callable[[Sequence[T]], Iterable[T]] | None = None,
     ) -> None:
         self.offset = (
             0  # after the last record read; workers exchange the config topic's in the group protocol
@@ -55,6 +59,7 @@ class _WorkerTopic(Generic[T]):
         self._encode = encode
         self._decode = decode
         self._apply = take
+        self._check = check
         self._lock = asyncio.Lock()
         self._unseen: deque[T] = deque(maxlen=UNSEEN_MAX)
         self._warnings: deque[str] = deque(maxlen=WARNINGS_MAX)
@@ -86,12 +91,11 @@ class _WorkerTopic(Generic[T]):
     async def put(self, *values: T, now_ms: int) -> None:
         """Writes *values* in order. Raises ClusterError; some may have been written then."""
         async with self._lock:
-            await self._log.append(map(self._encode, await self._current(values)), now_ms=now_ms)
+            if self._check is not None:
+                await self._log.read_new(self._take)
+                values = tuple(self._check(values))
+            await self._log.append(map(self._encode, values), now_ms=now_ms)
             await self._log.read_new(self._take)
-
-    async def _current(self, values: Sequence[T]) -> Iterable[T]:
-        """Returns those of *values* that are still to be written. Raises ClusterError."""
-        return values
 
     def _take(self, record: Record) -> None:
         self.offset = record.offset + 1
@@ -115,19 +119,19 @@ class ConfigTopic(_WorkerTopic[ConfigRecord]):
     def __init__(self, cluster: Cluster, settings: StorageTopicSettings) -> None:
         self.configs = WorkerConfigs()
         log = CompactedTopic(cluster, settings, key="config.storage.topic", single=True)
-        super().__init__(log, encode=encode_config, decode=decode_config, take=self.configs.take)
+        super().__init__(
+            log, encode=encode_config, decode=decode_config, take=self.configs.take, check=self._without_gone
+        )
 
-    async def _current(self, values: Sequence[ConfigRecord]) -> Iterable[ConfigRecord]:
-        if not any(isinstance(value, TaskConfig | TasksCommit) for value in values):
-            return values
-        await self._log.read_new(self._take)
-        new = {value.connector for value in values if isinstance(value, ConnectorConfig)}
-        known = self.configs.connectors.keys() | new
-        return [
+    def _without_gone(self, values: Sequence[ConfigRecord]) -> Iterable[ConfigRecord]:
+        known = self.configs.connectors.keys() | {
+            value.connector for value in values if isinstance(value, ConnectorConfig)
+        }
+        return (
             value
             for value in values
             if not isinstance(value, TaskConfig | TasksCommit) or value.connector in known
-        ]
+        )
 
 
 class StatusTopic(_WorkerTopic[WorkerStatus]):
