@@ -66,10 +66,10 @@ class Listings:
 
     def pause_s(self, uncopied: Sequence[str]) -> float:
         """Returns the pause after a listing that finds the topics *uncopied* without a copy."""
-        found = replace(
+        arrangement = replace(
             arranged(["users"]), uncopied=dict.fromkeys(uncopied, "refused"), incomplete=bool(uncopied)
         )
-        pause_s = self._discovery._rearrange_after_s(found)
+        pause_s = self._discovery._rearrange_after_s(arrangement)
         self.now_s += pause_s
         return pause_s
 

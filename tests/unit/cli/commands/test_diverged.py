@@ -184,7 +184,7 @@ def test_the_printed_commands_delete_each_topic_once_and_seed_the_reverse_flow()
     assert [f"{delete} bills", f"{delete} orders", "then", seed] == commands
 
 
-def test_the_printed_command_that_starts_the_flow_back_can_be_pasted_into_a_shell():
+def test_the_printed_start_back_command_runs_in_a_shell():
     """It has the options that were given, and file names with blanks are quoted."""
     given = {"file": "my pair.yaml", "secrets": "/etc/my secrets", "archive": "s3://b/tail", "left": "east"}
     flow = SimpleNamespace(

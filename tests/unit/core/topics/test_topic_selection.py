@@ -304,7 +304,7 @@ def test_topics_that_begin_with_the_source_alias_are_reported():
 
 
 def test_the_hint_for_a_long_list_compares_few_of_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is made at each listing, and the process answers nothing meanwhile."""
+    """It is computed at each listing, and the process sends no response meanwhile."""
     compared: list[int] = []
 
     def count(_: str, topics: Collection[str], **__: object) -> list[str]:

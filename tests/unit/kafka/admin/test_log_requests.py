@@ -118,7 +118,7 @@ def test_only_partitions_of_an_unresponsive_leader_have_an_error():
 
 
 class LeadersWithoutOffsets(Leaders):
-    """A cluster whose leaders answer -1 without an error."""
+    """A cluster whose leaders return -1 without an error."""
 
     async def connection(self, node_id: int, **_options: str) -> Connection:
         return Connection(is_unresponsive=False, end=-1)

@@ -68,7 +68,7 @@ def test_a_range_of_an_intact_archive_is_opened(tmp_path: Path, start: int, end:
 
 @pytest.mark.usefixtures("target")
 @pytest.mark.parametrize(("start", "end"), [(0, 16), (4, 12), (5, 9)])
-def test_a_changed_file_of_an_archive_is_named(tmp_path: Path, start: int, end: int) -> None:
+def test_the_error_contains_the_path_of_a_changed_file(tmp_path: Path, start: int, end: int) -> None:
     """A record after the range has changed: the file is compared as a whole where it begins."""
     folder = StorageFolder(str(tmp_path))
     content = archived(folder, TIMES, TIMES)
@@ -79,7 +79,7 @@ def test_a_changed_file_of_an_archive_is_named(tmp_path: Path, start: int, end: 
 
 
 @pytest.mark.usefixtures("target")
-def test_a_file_that_is_no_parquet_file_is_named(tmp_path: Path) -> None:
+def test_the_error_contains_the_path_of_a_file_that_is_not_parquet(tmp_path: Path) -> None:
     folder = StorageFolder(str(tmp_path))
     content = archived(folder, TIMES, TIMES)
     (tmp_path / content.partitions[ORDERS].files[0].path).write_bytes(b"no Parquet")
