@@ -337,7 +337,7 @@ def rolling_back_at_signals(session: _Session, display: StepDisplay) -> Iterator
 
     def note(number: int) -> None:
         if number == signal.SIGHUP and signals:
-            return  # the kernel and the shell may both send it, and nobody has asked twice
+            return  # the kernel and the shell may both send it
         signals.append(number)
         if len(signals) > 1:
             running.cancel()
