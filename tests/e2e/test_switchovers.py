@@ -180,7 +180,7 @@ class RunningApplication:
         wait_until(f"the application works on {member}", works, timeout_s=WAIT_S, poll_s=0.2)
 
     def move(self, name: str, to: str) -> Object:
-        """Creates the Switchover *name*, stops the consumer when the status asks for it, and returns the last status."""
+        """Creates the Switchover *name*, stops the consumer when the status requires it, and returns the last status."""
         create_switchover(self._stage, name, to=to, type="Planned")
         status: Object = {}
 

@@ -21,13 +21,13 @@ from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
 
 
 class Source:
-    """A cluster that lists *listed*, and answers for other topics with the code of *unlisted*."""
+    """A cluster that lists *listed*, and returns for other topics the code of *unlisted*."""
 
     alias = "east"
 
     def __init__(self, listed: set[str], unlisted: Mapping[str, int]) -> None:
         self.listed, self.unlisted = listed, unlisted
-        self.asked: list[list[str]] = []
+        self.requested: list[list[str]] = []
         self.metadata = SimpleNamespace(topics={})
 
     async def list_topics(self) -> Mapping[str, TopicMetadata]:
@@ -35,7 +35,7 @@ class Source:
         return dict(self.metadata.topics)
 
     async def refresh(self, topics: set[str]) -> None:
-        self.asked.append(sorted(topics))
+        self.requested.append(sorted(topics))
         for name in topics:
             self.metadata.topics[name] = TopicMetadata(name=name, error=self.unlisted.get(name, 0))
 
@@ -85,13 +85,13 @@ def test_a_topic_that_is_hidden_later_is_reported_each_time(monkeypatch: pytest.
             asyncio.run(partitions.topics())
 
 
-def test_a_deleted_topic_is_asked_for_once(monkeypatch: pytest.MonkeyPatch):
+def test_a_deleted_topic_is_requested_once(monkeypatch: pytest.MonkeyPatch):
     source = Source({"orders"}, {"payments": UNKNOWN_TOPIC_OR_PARTITION})
     partitions = partitions_of(source, frozenset({"payments"}), monkeypatch)
 
     for _ in range(2):
         assert asyncio.run(partitions.topics()) == {"orders"}
-    assert source.asked == [["payments"]]
+    assert source.requested == [["payments"]]
 
 
 def test_a_topic_whose_state_is_not_known_is_no_deleted_topic(monkeypatch: pytest.MonkeyPatch):
