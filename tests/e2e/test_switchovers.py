@@ -48,7 +48,7 @@ from tests.harness.pair_files import APP, MIRROR, allow_users
 
 NAME, NETWORK = "switchovers", 247  # differs from the nodes of the other tests
 TOPIC, GROUP, CANARY = "orders", "billing", "canary"
-STOCK, STOCK_RECORDS = "stock", 1_500  # a topic that no one writes to; its newest 1,000 records are sealed
+STOCK, STOCK_RECORDS = "stock", 1_500  # a topic without producers; its newest 1,000 records are sealed
 PARTITIONS = 2  # of the application's topic; the others have one
 SEALED_PARTITIONS = PARTITIONS + 2
 RATE = 100  # records per second
