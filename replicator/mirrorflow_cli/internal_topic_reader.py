@@ -29,7 +29,7 @@ from mirrorflow_operator.plan.properties import Plan
 
 # A page may take as long. `mirrorflow dump` reads a topic of any length.
 READ_MAX_S: Final = 10.0
-# 20,000 records, then spans of 80,000 and 320,000 offsets: a page of a compacted topic reads as far, however few records it finds.
+# 20,000 records, then spans of 80,000 and 320,000 offsets: a page of a compacted topic reads as far, however few records there are.
 SPANS_MAX: Final = 3
 SPAN_GROWTH: Final = 4
 
@@ -93,8 +93,8 @@ async def _read(topic: DumpTopic, settings: SourceSettings, before: Cursor) -> I
             timestamp_ms=record.timestamp,
             fields=decoded(topic, record),
         )
-        for number, found in kept.items()
-        for record in _shown(topic, found)
+        for number, newest in kept.items()
+        for record in _shown(topic, newest)
     ]
     return InternalTopic(
         name=topic.name, cluster=topic.client.alias, records=records, before=cursor, older=older
@@ -113,17 +113,17 @@ async def _newest(
 
     Compaction leaves few records in many offsets, so each span that is read is longer than the one after it.
     """
-    found: list[Record] = []
+    read: list[Record] = []
     low, span = end, most
     for _ in range(SPANS_MAX):
         high, low = low, max(start, low - span)
-        newest: deque[Record] = deque(maxlen=most - len(found))
+        span_records: deque[Record] = deque(maxlen=most - len(read))
         async for records, _next_offset in records_between(cluster, partition, low, high):
-            newest += (record for record in records if record.offset < high)
-        found = [*newest, *found]
-        if len(found) == most:
-            low = found[0].offset
-        if low == start or len(found) == most:
+            span_records += (record for record in records if record.offset < high)
+        read = [*span_records, *read]
+        if len(read) == most:
+            low = read[0].offset
+        if low == start or len(read) == most:
             break
         span *= SPAN_GROWTH
-    return PartitionRecords(found, low, end, has_older=low > start)
+    return PartitionRecords(read, low, end, has_older=low > start)

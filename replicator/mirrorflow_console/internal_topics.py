@@ -76,18 +76,18 @@ def newest_of_all(read: Mapping[int, PartitionRecords]) -> tuple[dict[int, Seque
     So pages list the newest first, however differently partitions are written.
     """
     oldest_ms = max(
-        (found.records[0].timestamp for found in read.values() if found.has_older and found.records),
+        (newest.records[0].timestamp for newest in read.values() if newest.has_older and newest.records),
         default=0,
     )
     kept: dict[int, Sequence[Record]] = {}
     older: dict[int, int] = {}
-    for partition, found in read.items():
-        older_records = sum(1 for _ in _leading(found.records, oldest_ms))
-        kept[partition] = found.records[older_records:]
-        after = kept[partition][0].offset if kept[partition] else found.end
-        older[partition] = after if older_records else found.start
+    for partition, newest in read.items():
+        older_records = sum(1 for _ in _leading(newest.records, oldest_ms))
+        kept[partition] = newest.records[older_records:]
+        after = kept[partition][0].offset if kept[partition] else newest.end
+        older[partition] = after if older_records else newest.start
     has_older = any(
-        found.has_older or len(kept[number]) < len(found.records) for number, found in read.items()
+        newest.has_older or len(kept[number]) < len(newest.records) for number, newest in read.items()
     )
     return kept, older if has_older else {}
 

@@ -166,7 +166,7 @@ def test_the_outcome_is_that_of_the_status():
     assert ((), ("Restart producers.",)) == (shown.commands, shown.reading.notes)
 
 
-def test_what_the_canary_saw_is_that_of_the_pod_and_later_that_of_the_status():
+def test_the_report_of_the_pod_and_the_status_have_the_same_canary():
     """A pod reports seconds, the status has milliseconds."""
     seen = {
         "passed": True,

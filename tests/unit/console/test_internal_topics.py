@@ -115,7 +115,7 @@ def test_a_span_of_a_compacted_topic_without_a_record_is_passed():
     assert newest_of_all({0: empty}) == ({0: []}, {0: 1_000})
 
 
-def test_a_cursor_is_what_its_address_says_and_anything_else_is_none():
+def test_a_cursor_is_parsed_from_an_address_and_invalid_text_has_none():
     assert parsed_cursor(cursor_text({1: 40, 0: 123})) == {0: 123, 1: 40}
     for text in ("", "x", "0:", "-1:5x", f"{chr(0x661)}:5", "0:" + "9" * 40):
         assert parsed_cursor(text) == {}, text
