@@ -339,7 +339,7 @@ KEYS: tuple[Key, ...] = (
         group.id: the group of nodes; default `<source>-mm2` in an mm2.properties; part of the client ids of the worker
         offset.storage.store [kafka]: `kafka` or `file` (KIP-304); always `kafka` in `distributed`
         offset.storage.topic: default `mm2-offsets.<source>.internal`; a synonym is `offset.storage.kafka.topic`
-        offset.storage.partitions [25]:
+        offset.storage.partitions [1]: each of Connect's 25 takes a marker at a commit, and together they delay the first record by 0.2 s
         offset.storage.replication.factor [-1]: -1: the target's default; Connect's default is 3
         offset.storage.file.filename: the file of positions with `offset.storage.store=file`
         offset.storage.cleanup.policy: always `compact`, as in Connect

@@ -161,7 +161,7 @@ class StorageTopicSettings:
     """A compacted internal topic of Connect on the target, and the client for it."""
 
     topic: str
-    partitions: int = 25
+    partitions: int = 1
     replication_factor: int = -1
     topic_configs: Mapping[str, str] = field(default_factory=dict)
     client: ClientSettings

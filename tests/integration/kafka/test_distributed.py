@@ -326,7 +326,7 @@ def test_worker_topics_exist_before_the_first_connector(site: Site) -> None:
     partition_counts = {
         name: topics.get(name) for key, name in site.topics().items() if key.endswith(".topic")
     }
-    assert [1, 25, 5] == list(partition_counts.values())
+    assert [1, 1, 5] == list(partition_counts.values())
 
 
 def test_positions_that_java_stored_after_an_altered_offset_take_precedence(

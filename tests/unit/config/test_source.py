@@ -49,7 +49,7 @@ def test_source_defaults_equal_those_of_mm2():
         settings.offsets.partitions,
         settings.offsets.replication_factor,
         settings.offsets.store,
-    ) == ("mm2-offsets.A.internal", 25, -1, OffsetStore.KAFKA)
+    ) == ("mm2-offsets.A.internal", 1, -1, OffsetStore.KAFKA)
 
 
 def test_topic_settings_excluded_by_any_mm2_version_are_excluded():
