@@ -86,11 +86,12 @@ def main(arguments: Sequence[str] | None = None, *, is_own_process: bool = False
 def _set_signals() -> None:
     """Makes SIGTERM end this process until the worker handles it, and the end of a task known to it.
 
-    The kernel ignores a signal that process 1 of a container does not handle: a deleted pod would start its connectors. A parent
-    that ignores SIGCHLD leaves that to this process, which could not wait for its tasks.
+    The kernel ignores a signal that process 1 of a container does not handle: a deleted pod would start its connectors. Python
+    ignores an exception that a handler raises in a finalizer, of which imports have many. A parent that ignores SIGCHLD leaves
+    that to this process, which could not wait for its tasks.
     """
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_TERMINATED))
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 

@@ -256,6 +256,27 @@ def test_a_signal_ends_a_process_that_has_not_started_its_worker(number: signal.
     assert (status, "") == (ended.returncode, ended.stderr)
 
 
+SWALLOWING = """
+import signal, sys
+from mirrorflow_replicator import __main__
+
+class Imported:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+__main__._serve = lambda *_, **__: Imported() and 0
+sys.exit(__main__.main())
+"""
+
+
+def test_sigterm_ends_a_process_that_is_in_code_whose_exceptions_python_ignores() -> None:
+    """As while modules are imported: a finalizer or a callback of a weak reference cannot raise anything."""
+    command = [sys.executable, "-c", SWALLOWING, "mm2", "mm2.properties"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+    assert (143, "") == (ended.returncode, ended.stderr)
+
+
 def test_a_worker_runs_although_the_file_of_its_address_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
