@@ -41,7 +41,8 @@ class SealedPartitions:
         names = frozenset(name for name, topic in listed.items() if not topic.error and self._is_sealed(name))
         if self._known is None:
             self._known = await self._copied_topics()
-        self._known = names | await self._still_there(self._known - names)
+        if self._known is not None:
+            self._known = names | await self._still_there(self._known - names)
         return names
 
     async def _still_there(self, unlisted: Collection[str]) -> frozenset[str]:
@@ -60,9 +61,13 @@ class SealedPartitions:
                 source.raise_for(code, "Metadata", name)
         return frozenset(existing)
 
-    async def _copied_topics(self) -> frozenset[str]:
-        """Returns the topics of which the flow has a position. Raises ClusterError."""
-        target = self._clusters.target
+    async def _copied_topics(self) -> frozenset[str] | None:
+        """Returns the topics of which the flow has a position; None without an offsets topic. Raises ClusterError."""
+        target, offsets = self._clusters.target, self._settings.forward.offsets.topic
+        await target.refresh([offsets])
+        stored_in = target.metadata.topics.get(offsets)
+        if stored_in is None or stored_in.error == UNKNOWN_TOPIC_OR_PARTITION:
+            return None  # the flow has never run; a read would wait for the topic, and no check would say so
         flow = FlowClusters(self._settings.forward, target, target, initial=set())
         stored = (await flow.runner.run(read_positions(NO_BARRIER))).committed
         newest = {position.topic_partition: position for position in stored}

@@ -19,6 +19,8 @@ from mirrorflow_kafka.client.metadata import TopicMetadata
 from mirrorflow_replicator.switchover import sealed_partitions
 from mirrorflow_replicator.switchover.sealed_partitions import SealedPartitions
 
+OFFSETS = "mm2-offsets.east.internal"
+
 
 class Source:
     """A cluster that lists *listed*, and returns for other topics the code of *unlisted*."""
@@ -43,9 +45,20 @@ class Source:
         raise_for(code, cluster=self.alias, request=request, subject=subject)
 
 
+class FlowWithoutOffsetsTopic:
+    """A flow whose reads of positions give up after a minute, as those of a topic that does not exist."""
+
+    def __init__(self, *_: object, **_options: object) -> None:
+        self.runner = self
+
+    async def run(self, _: object) -> None:
+        raise_for(UNKNOWN_TOPIC_OR_PARTITION, cluster="east", request="Metadata")
+
+
 def partitions_of(
-    source: Source, copied: frozenset[str], monkeypatch: pytest.MonkeyPatch
+    source: Source, copied: frozenset[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> SealedPartitions:
+    """Returns the partitions of a pair; with *copied*, the flow has positions of these topics."""
     everything: Any = SimpleNamespace(
         selects=lambda _: True, is_heartbeats_topic=lambda _: False, target_topic=lambda name: name
     )
@@ -55,13 +68,14 @@ def partitions_of(
     async def list_topics(cluster: Source) -> Mapping[str, TopicMetadata]:
         return await cluster.list_topics()
 
-    async def copied_topics(_: object) -> frozenset[str]:
+    async def copied_topics(_: object) -> frozenset[str] | None:
         return copied
 
     monkeypatch.setattr(admin, "list_topics", list_topics)
-    monkeypatch.setattr(SealedPartitions, "_copied_topics", copied_topics)
-    clusters: Any = SimpleNamespace(source=source)
-    settings: Any = SimpleNamespace(forward=None)
+    if copied is not None:
+        monkeypatch.setattr(SealedPartitions, "_copied_topics", copied_topics)
+    clusters: Any = SimpleNamespace(source=source, target=source)
+    settings: Any = SimpleNamespace(forward=SimpleNamespace(offsets=SimpleNamespace(topic=OFFSETS)))
     return SealedPartitions(settings, clusters)
 
 
@@ -100,3 +114,11 @@ def test_a_topic_whose_state_is_not_known_is_no_deleted_topic(monkeypatch: pytes
 
     with pytest.raises(ClusterError, match="LEADER_NOT_AVAILABLE"):
         asyncio.run(partitions.topics())
+
+
+def test_a_flow_that_has_never_run_has_copied_nothing(monkeypatch: pytest.MonkeyPatch):
+    """Its offsets topic does not exist. Waiting for it would hide the check that names a flow that does not run."""
+    cluster = Source({"orders"}, {OFFSETS: UNKNOWN_TOPIC_OR_PARTITION})
+    monkeypatch.setattr(sealed_partitions, "FlowClusters", FlowWithoutOffsetsTopic)
+
+    assert asyncio.run(partitions_of(cluster, None, monkeypatch).topics()) == {"orders"}
