@@ -35,13 +35,16 @@ def check_report_files(names: Sequence[str]) -> None:
 
 def write_result(arguments: argparse.Namespace, report: dict[str, Any], sentences: list[str]) -> None:
     """Prints the result, and writes the report if there is to be one."""
-    # The switchover has ended: that no process reads how changes neither the report nor the exit status.
-    with contextlib.suppress(BrokenPipeError):
-        if arguments.json:
-            print_json(report)
-        else:
-            print("\n".join(sentences))
-    write_report_files(arguments.report_files, report)
+    # The switchover has ended: that no process reads how changes neither the report nor the exit status. Any other error of
+    # stdout, as of a terminal that is closed, ends the command with a report.
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            if arguments.json:
+                print_json(report)
+            else:
+                print("\n".join(sentences))
+    finally:
+        write_report_files(arguments.report_files, report)
 
 
 def write_report_files(names: Sequence[str], report: Mapping[str, Any]) -> None:

@@ -1,7 +1,11 @@
 """The report of a switchover is written to files, as JSON or as a page. Files are complete, and names are escaped."""
 
+import errno
+import io
 import json
 import re
+import sys
+from argparse import Namespace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,7 +16,7 @@ import pytest
 from mirrorflow_cli.errors import FailedError, UsageError
 from mirrorflow_cli.switchover_page import switchover_page
 from mirrorflow_cli.switchover_report import canary_report, evidence_of, report_of
-from mirrorflow_cli.switchover_report_files import check_report_files, write_report_files
+from mirrorflow_cli.switchover_report_files import check_report_files, write_report_files, write_result
 from mirrorflow_core.switchover.canary import CanaryResult, CanaryTimeline
 from mirrorflow_core.switchover.observation import ReadinessCheck, SealVerification
 from mirrorflow_core.switchover.record import SwitchoverRecord
@@ -243,6 +247,25 @@ def test_a_failed_write_keeps_the_earlier_report(tmp_path: Path):
 
     assert "earlier" == file.read_text()
     assert [file] == [*tmp_path.iterdir()]
+
+
+class ClosedTerminal(io.StringIO):
+    """The stdout of a process whose terminal was closed."""
+
+    def write(self, _: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_a_closed_terminal_leaves_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_json: bool
+):
+    file = tmp_path / "report.json"
+    monkeypatch.setattr(sys, "stdout", ClosedTerminal())
+    with pytest.raises(OSError, match="Input/output error"):
+        write_result(Namespace(json=is_json, report_files=[str(file)]), report(), ["It was rolled back."])
+
+    assert json.loads(file.read_text()) == report()
 
 
 @pytest.mark.parametrize(
