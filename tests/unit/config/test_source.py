@@ -24,7 +24,7 @@ def parse(worker: dict[str, str] | None = None, **extra: str) -> SourceSettings:
     return parse_source(properties, WORKER if worker is None else worker, now_ms=NOW_MS)
 
 
-def test_source_defaults_equal_those_of_mm2():
+def test_source_defaults_equal_those_of_mm2_except_for_partitions_of_offsets():
     """The values are those of MirrorSourceConfig of Kafka 4.3, but positions are stored more often."""
     settings = parse()
 
