@@ -230,7 +230,8 @@ def partitions(query: dict[str, str], view: WorkerView) -> Response:
 
     With *unless*, the response has a `digest` of all but partitions, figures and ages. A client that sends the last digest
     receives only `figures` and partitions while it stays the same: most of a thousand connectors do not change in five seconds.
-    With *columns*, partitions are a list for each field, which is read in a third of the time.
+    With *columns*, partitions are a list for each field, which is read in a third of the time. With `columns=short`, a field
+    with the same value in all of several partitions is that value in place of a list.
     """
     limit = limit_of(query, default=LIMIT_DEFAULT, maximum=LIMIT_MAX)
     if isinstance(limit, Response):
@@ -255,10 +256,15 @@ def partitions(query: dict[str, str], view: WorkerView) -> Response:
         head = _unless_unchanged(head, query["unless"])
     shown = [_partition(report, part, lag, view) for lag, report, part in rows[:limit]]
     if "columns" in query:
-        return json_response(
-            {**head, "columns": {name: [row[name] for row in shown] for name in next(iter(shown), ())}}
-        )
+        listed = {name: [row[name] for row in shown] for name in next(iter(shown), ())}
+        is_short = query["columns"] == "short" and len(shown) > 1
+        columns = {name: _short(column) if is_short else column for name, column in listed.items()}
+        return json_response({**head, "columns": columns})
     return json_response({**head, "partitions": shown})
+
+
+def _short(column: list[object]) -> object:
+    return column[0] if column == column[:1] * len(column) else column
 
 
 def _unless_unchanged(head: dict[str, object], known: str) -> dict[str, object]:
