@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice, repeat, zip_longest
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, Self
 
@@ -315,16 +315,23 @@ def _rows(value: Mapping[str, Any]) -> tuple[tuple[PartitionRow, ...], int]:
 
 def _rows_of_columns(columns: Mapping[str, Any]) -> tuple[PartitionRow, ...] | None:
     """Returns the partitions in *columns* if all are readable; columns are checked as a whole, five times as fast as rows."""
-    present = [column for name in _INDEX if isinstance(column := columns.get(name), list)]
-    if len(present) < len(_INDEX) or len({*map(len, present)}) > 1:
+    lists = {name: column for name in _INDEX if isinstance(column := columns.get(name), list)}
+    counts = {*map(len, lists.values())}
+    if len(counts) != 1 or not _INDEX.keys() <= columns.keys():
         return None
     for kinds, names in _COLUMNS.items():
-        if not _are_valid([*chain.from_iterable(columns[name] for name in names)], kinds):
+        # A column that is no list is the value of all rows, and is checked once.
+        values = chain.from_iterable(lists.get(name, (columns[name],)) for name in names)
+        if not _are_valid([*values], kinds):
             return None
     strings: dict[Any, Any] = {}
-    shared: list[Iterable[Any]] = [
-        map(strings.setdefault, column, column) if str in _PARTITION.get(name, ()) else column
-        for name, column in zip(_INDEX, present, strict=True)
+    shared = [
+        repeat(columns[name], *counts)
+        if (column := lists.get(name)) is None
+        else map(strings.setdefault, column, column)
+        if str in _PARTITION.get(name, ())
+        else column
+        for name in _INDEX
     ]
     return tuple(map(PartitionRow, islice(zip(*shared, strict=True), PARTITIONS_MAX)))
 
@@ -341,11 +348,13 @@ def _are_valid(values: Sequence[Any], kinds: tuple[type, ...]) -> bool:
 
 
 def _rows_one_by_one(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns *columns*, of which something is not readable, as rows."""
-    lists = {name: column for name, column in columns.items() if isinstance(column, list)}
-    names = [*lists]
+    """Returns *columns*, of which something is not readable, as rows. Unknown columns would take memory in each row."""
+    known = {name: columns[name] for name in _INDEX if name in columns}
+    lists = {name: column for name, column in known.items() if isinstance(column, list)}
+    fixed = {name: value for name, value in known.items() if name not in lists}
     return [
-        dict(zip(names, row, strict=True)) for row in islice(zip_longest(*lists.values()), PARTITIONS_MAX)
+        {**fixed, **dict(zip(lists, row, strict=True))}
+        for row in islice(zip_longest(*lists.values()), PARTITIONS_MAX)
     ]
 
 

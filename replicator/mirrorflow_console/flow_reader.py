@@ -214,7 +214,9 @@ def _figures_request(address: ConnectorAddress, digest: str) -> ConnectorRequest
 
 
 def _request(address: ConnectorAddress, limit: int, *, unless: str = "") -> ConnectorRequest:
-    return ConnectorRequest(address, f"/progress/partitions?limit={limit}&columns=yes&unless={quote(unless)}")
+    return ConnectorRequest(
+        address, f"/progress/partitions?limit={limit}&columns=short&unless={quote(unless)}"
+    )
 
 
 def _is_in_trouble(update: DocumentUpdate | DocumentError) -> bool:

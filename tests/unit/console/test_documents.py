@@ -58,12 +58,12 @@ def test_a_row_with_a_wrong_type_is_dropped_and_counted():
     assert "2 partitions" in checked.notes[0]
 
 
-def test_columns_are_read_like_rows():
-    report = healthy(partition(0), partition(3, **STOPPED))
-
-    columns = connector_document(table(report, query={"columns": "yes"}))
-
-    assert columns == connector_document(table(report))
+@pytest.mark.parametrize("columns", ["yes", "short"])
+@pytest.mark.parametrize("parts", [(partition(0),), (partition(0), partition(3, **STOPPED))])
+def test_columns_are_read_like_rows(columns, parts):
+    assert connector_document(table(healthy(*parts), query={"columns": columns})) == connector_document(
+        table(healthy(*parts))
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,43 @@ def test_a_partition_with_a_wrong_type_in_a_column_is_dropped_and_counted(name, 
 
     assert [row["partition"] for row in checked.progress.partitions] == [1]
     assert checked.dropped == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("topic", {"a": 1}), ("lagRecords", "9"), ("guarantee", None), ("records", 1 << 70)]
+)
+def test_a_wrong_value_of_all_partitions_drops_each_of_them(name, value):
+    document = table(healthy(partition(0), partition(1)), query={"columns": "short"})
+    document["columns"][name] = value
+
+    checked = connector_document(document)
+
+    assert (checked.progress.partitions, checked.dropped) == ((), 2)
+
+
+def test_a_wrong_value_drops_its_partition_where_others_share_their_values():
+    document = table(healthy(partition(0), partition(1)), query={"columns": "short"})
+    document["columns"]["partition"][0] = "0"
+
+    checked = connector_document(document)
+
+    assert ([row["partition"] for row in checked.progress.partitions], checked.dropped) == ([1], 1)
+
+
+def test_an_unknown_column_adds_no_partitions():
+    document = table(healthy(partition(0), partition(1)), query={"columns": "short"})
+    document["columns"].update(partition=[0, "1"], unknown=[0] * 9)
+
+    checked = connector_document(document)
+
+    assert (len(checked.progress.partitions), checked.dropped) == (1, 1)
+
+
+def test_values_of_all_partitions_without_a_list_have_no_partition():
+    document = table(healthy(partition(0), partition(1)), query={"columns": "short"})
+    document["columns"]["partition"] = 0
+
+    assert connector_document(document).progress.partitions == ()
 
 
 @pytest.mark.parametrize(
