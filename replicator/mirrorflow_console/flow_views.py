@@ -607,6 +607,7 @@ def partition_levels(rows: Sequence[Mapping[str, Any]]) -> list[Level]:
     return [*starmap(_partition_level, field_values(rows, "phase", "stalledSeconds"))]
 
 
+@lru_cache(maxsize=1_024)  # most partitions of a flow are alike
 def _partition_level(phase: str, stalled_s: float | None) -> Level:
     if phase == "stopped":
         return Level.BROKEN

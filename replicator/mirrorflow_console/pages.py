@@ -204,6 +204,7 @@ def _partitions(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dic
     )
     wanted = query.get("q", "")[:QUERY_MAX].strip().lower()
     levels, shows_internal = partition_levels(rows), "internal" in query
+    hidden = () if shows_internal else {*filter(is_internal, {*field_values(rows, "topic")})}
     fields = field_values(rows, "topic", "partition", "lagRecords", "reason")
     listed = [
         (level, -(lag or 0), topic, number, index)
@@ -211,7 +212,7 @@ def _partitions(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dic
         if (
             wanted in f"{topic}-{number} {reason}".lower()
             if wanted
-            else shows_internal or level < Level.WAITING or not is_internal(topic)
+            else topic not in hidden or level < Level.WAITING
         )
     ]
     worst = nsmallest(ROWS_SHOWN, listed)
