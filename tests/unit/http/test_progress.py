@@ -439,9 +439,10 @@ def test_the_table_in_columns_has_the_same_values():
 
 def test_a_short_column_is_the_value_that_all_of_several_partitions_have():
     query = {"columns": "short"}
-    two, one = (connector(task(*parts)) for parts in ((partition(0), partition(1)), (partition(0),)))
-    shared = json.loads(content(progress.partitions(query, view(two))))["columns"]
-    single = json.loads(content(progress.partitions(query, view(one))))["columns"]
+    rows = (partition(0), partition(1))
+    several, lone = connector(task(*rows)), connector(task(rows[0]))
+    shared = json.loads(content(progress.partitions(query, view(several))))["columns"]
+    single = json.loads(content(progress.partitions(query, view(lone))))["columns"]
 
     assert (shared["partition"], shared["topic"], shared["guarantee"]) == ([0, 1], "orders", "exactly-once")
     assert (single["partition"], single["topic"]) == ([0], ["orders"])
