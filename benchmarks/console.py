@@ -31,6 +31,7 @@ from mirrorflow_console.documents import Figures, FlowReading
 from mirrorflow_console.flow_reader import ConnectedFlow, FlowReader
 from mirrorflow_console.history import History
 from mirrorflow_console.local_server import HOSTS, listening_socket, server_config
+from mirrorflow_console.partition_table import PartitionTable
 from mirrorflow_console.poller import OPEN_INTERVAL_S, SharedPoller
 from mirrorflow_console.server import Console
 from mirrorflow_replicator.process import allow_open_files
@@ -130,7 +131,7 @@ class StubbedFlows:
         return self._reader.figures
 
     @property
-    def partitions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def partitions(self) -> Mapping[str, PartitionTable]:
         return self._reader.partitions
 
     def read(self, detailed: Any, groups: Any, *, is_watched: bool) -> list[FlowReading]:

@@ -18,6 +18,7 @@ from kubernetes import client
 from mirrorflow_console.connector_client import ConnectorAddress
 from mirrorflow_console.documents import Figures, FlowReading
 from mirrorflow_console.flow_reader import ConnectedFlow, FlowReader
+from mirrorflow_console.partition_table import PartitionTable
 from mirrorflow_kubernetes.client import REQUEST_ERRORS, connect
 
 GROUP: Final = "mirrorflow.io"
@@ -101,7 +102,7 @@ class ClusterFlows:
         return self._reader.figures
 
     @property
-    def partitions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def partitions(self) -> Mapping[str, PartitionTable]:
         """The partitions that the last read has read, by the key of the flow."""
         return self._reader.partitions
 

@@ -1,132 +1,61 @@
 """Checks the documents that connectors return, so that views meet only values of the types that they expect.
 
-A connector that is broken, or whose address another server has, may return anything. Unknown fields are dropped, and rows with
-a field of a wrong type are dropped and counted. Strings and lists are bounded, because they become part of a page.
+A connector that is broken, or whose address another server has, may return anything. Unknown fields are dropped, and partitions
+with a field of a wrong type are dropped and counted. Strings and lists are bounded, because they become part of a page.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice, repeat, zip_longest
-from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, Self
 
 from mirrorflow_cli.run_progress import Progress, progress_of
+from mirrorflow_console.field_kinds import (
+    FLAG,
+    INT,
+    MAYBE_FLAG,
+    MAYBE_INT,
+    MAYBE_NUMBER,
+    MAYBE_TEXT,
+    NAME_MAX,
+    NUMBER,
+    NUMBER_MAX,
+    TEXT,
+    TEXT_MAX,
+    Kinds,
+    is_valid,
+)
+from mirrorflow_console.partition_table import NO_PARTITIONS, PartitionTable, checked_partitions
 from mirrorflow_replicator.http.progress_text import UNREACHABLE, counted
 
 # 20,000 partitions of 800 bytes. A longer response is not read to its end: the console keeps within 128 MiB.
 BODY_MAX_BYTES: Final = 16 * 1024 * 1024
-PARTITIONS_MAX: Final = 20_000
 OFFSETS_MAX: Final = 5_000  # lines of consumer groups: a page shows the worst of them
-NAME_MAX: Final = 512  # Kafka's names have 249 characters, names in Kubernetes 253
-TEXT_MAX: Final = 2_000  # of a sentence
 LIST_MAX: Final = 100
 # As the alerts MirrorFlowLagging and MirrorFlowFallingBehind, which wait longer before they wake a person.
 LAGGING_S: Final = 60.0
-_NUMBER_MAX: Final = 1 << 63  # Kafka's offsets are signed 64-bit numbers
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
-_TEXT: Final = (str,)
-_NUMBER: Final = (int, float)
-_MAYBE_TEXT: Final = (str, type(None))
-_MAYBE_NUMBER: Final = (int, float, type(None))
-_INT: Final = (int,)
-_MAYBE_INT: Final = (int, type(None))
-_FLAG: Final = (bool,)
-_MAYBE_FLAG: Final = (bool, type(None))
 _SIDES: Final = ("source", "target")
-Kinds = Mapping[str, tuple[type, ...]]
-_PARTITION: Final[Kinds] = {
-    "topic": _TEXT,
-    "targetTopic": _TEXT,
-    "partition": _INT,
-    "phase": _TEXT,
-    "sourceOffset": _MAYBE_INT,
-    "sourceEndOffset": _MAYBE_INT,
-    "targetOffset": _MAYBE_INT,
-    "lagRecords": _MAYBE_INT,
-    "lagSeconds": _MAYBE_NUMBER,
-    "recordsPerSecond": _NUMBER,
-    "bytesPerSecond": _NUMBER,
-    "records": _INT,
-    "bytes": _INT,
-    "reachedStartEnd": _FLAG,
-    "guarantee": _TEXT,
-    "guaranteeReason": _TEXT,
-    "writeMode": _MAYBE_TEXT,
-    "sourceLeaderEpoch": _MAYBE_INT,
-    "targetLeaderEpoch": _MAYBE_INT,
-    "reason": _TEXT,
-    "message": _TEXT,
-    "stalledSeconds": _MAYBE_NUMBER,
+_OFFSET: Final[Mapping[str, Kinds]] = {
+    "group": TEXT,
+    "topic": TEXT,
+    "partition": INT,
+    "targetTopic": TEXT,
+    "sourceOffset": MAYBE_INT,
+    "targetOffset": MAYBE_INT,
+    "targetOffsetAtMost": MAYBE_INT,
+    "translation": TEXT,
+    "checkpointOffset": MAYBE_INT,
+    "checkpointAgeSeconds": MAYBE_NUMBER,
+    "groupOffset": MAYBE_INT,
+    "written": FLAG,
+    "why": MAYBE_TEXT,
+    "readAgainAtLeast": MAYBE_INT,
+    "readAgainAtMost": MAYBE_INT,
+    "hasMembersOnSource": MAYBE_FLAG,
+    "hasMembersOnTarget": MAYBE_FLAG,
 }
-# The columns of each kind, which are checked together: most tables have many columns and few rows.
-_COLUMNS: Final = {
-    kinds: tuple(name for name, others in _PARTITION.items() if others == kinds)
-    for kinds in _PARTITION.values()
-}
-_INDEX: Final = {name: index for index, name in enumerate((*_PARTITION, "connector", "batches"))}
-_OFFSET: Final[Kinds] = {
-    "group": _TEXT,
-    "topic": _TEXT,
-    "partition": _INT,
-    "targetTopic": _TEXT,
-    "sourceOffset": _MAYBE_INT,
-    "targetOffset": _MAYBE_INT,
-    "targetOffsetAtMost": _MAYBE_INT,
-    "translation": _TEXT,
-    "checkpointOffset": _MAYBE_INT,
-    "checkpointAgeSeconds": _MAYBE_NUMBER,
-    "groupOffset": _MAYBE_INT,
-    "written": _FLAG,
-    "why": _MAYBE_TEXT,
-    "readAgainAtLeast": _MAYBE_INT,
-    "readAgainAtMost": _MAYBE_INT,
-    "hasMembersOnSource": _MAYBE_FLAG,
-    "hasMembersOnTarget": _MAYBE_FLAG,
-}
-
-
-class PartitionRow(Mapping[str, Any]):
-    """One partition of a connector's response. It takes a quarter of a dictionary's memory: a console holds 20,000 twice."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, values: tuple[Any, ...]) -> None:
-        """Keeps *values*, one for each field in its order."""
-        self._values = values
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any], strings: dict[str, str]) -> Self:
-        """Returns the known fields of *row*; equal *strings* are kept once."""
-        return cls(
-            tuple(
-                strings.setdefault(value, value) if type(value := row.get(name)) is str else value
-                for name in _INDEX
-            )
-        )
-
-    def __getitem__(self, name: str) -> Any:
-        """Returns the field *name*."""
-        return self._values[_INDEX[name]]
-
-    def __iter__(self) -> Iterator[str]:
-        """Yields the names of all fields."""
-        return iter(_INDEX)
-
-    def __len__(self) -> int:
-        """Returns the number of fields."""
-        return len(_INDEX)
-
-
-def field_values(rows: Sequence[Mapping[str, Any]], *names: str) -> Iterator[Any]:
-    """Yields the fields *names* of each of *rows* as a tuple; of one name the values alone.
-
-    For loops over all partitions: each field that a row returns by its name costs a call in Python.
-    """
-    if rows and isinstance(rows[0], PartitionRow):
-        return map(itemgetter(*map(_INDEX.__getitem__, names)), map(attrgetter("_values"), rows))
-    return map(itemgetter(*names), rows)
 
 
 class Figures(NamedTuple):
@@ -166,14 +95,18 @@ class DocumentError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorDocument:
-    """What one process returned about its flow. `source` and `target` are aliases; "" if it did not name them."""
+    """What one process returned about its flow. `source` and `target` are aliases; "" if it did not name them.
+
+    `progress` is without its partitions, which `partitions` has.
+    """
 
     progress: Progress
+    partitions: PartitionTable = NO_PARTITIONS
     figures: Figures  # of the response from which it was made
     source: str = ""
     target: str = ""
-    partitions_total: int = 0  # may be more than `progress.partitions` has
-    dropped: int = 0  # rows that were not readable
+    partitions_total: int = 0  # may be more than `partitions` has
+    dropped: int = 0  # partitions that were not readable
     # Whether a partition with a lag does not know its age, so that the flow's lag in time is more than is known.
     has_unknown_ages: bool = False
     has_trouble: bool = False  # the summary names trouble, of which only the partitions have all
@@ -221,6 +154,11 @@ class FlowReading:
     schemas: Mapping[str, Any] | None = None
     switchover: RunningSwitchover | None = None
 
+    @property
+    def partitions(self) -> PartitionTable:
+        """Those of the document."""
+        return NO_PARTITIONS if self.document is None else self.document.partitions
+
 
 def parse_json(body: bytes) -> Any:
     """Parses *body*; half of a surrogate pair, which no page and no file can hold, becomes "?". Raises DocumentError."""
@@ -252,26 +190,19 @@ def _refuse_constant(name: str) -> float:
 _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def connector_document(value: Any, summary: Any = None) -> ConnectorDocument:
-    """Returns the response to `/progress/partitions`, checked. *summary*: that to `/progress`, where it has none.
-
-    Raises DocumentError.
-    """
+def connector_document(value: Any) -> ConnectorDocument:
+    """Returns the response to `/progress/partitions` with columns, checked. Raises DocumentError."""
     if not isinstance(value, dict):
         raise DocumentError("the response is not a JSON object")
-    given_summary = value.get("summary") if summary is None else summary
-    if not isinstance(given_summary, dict) or not (
-        isinstance(value.get("partitions"), list) or isinstance(value.get("columns"), dict)
-    ):
+    if not isinstance(value.get("summary"), dict) or not isinstance(value.get("columns"), dict):
         raise DocumentError(
             "the response has no summary or no partitions; is the connector of an earlier version?"
         )
-    rows, dropped = _rows(value)
+    partitions, dropped = checked_partitions(value["columns"])
     connectors = [_connector(connector) for connector in _objects(value.get("connectors"))]
-    checked = _summary(given_summary)
+    checked = _summary(value["summary"])
     own = next((connector for connector in connectors if connector["connector"] == checked["connector"]), {})
     table = {
-        "partitions": rows,
         "uncopied": _texts(value.get("uncopied")),
         "uncopiedTotal": _count(value.get("uncopiedTotal")),
         "nothingSelected": _text(value.get("nothingSelected"), TEXT_MAX),
@@ -279,12 +210,13 @@ def connector_document(value: Any, summary: Any = None) -> ConnectorDocument:
     }
     return ConnectorDocument(
         progress=progress_of(checked, table),
+        partitions=partitions,
         figures=Figures.of(checked),
         source=own.get("sourceAlias", ""),
         target=own.get("targetAlias", ""),
-        partitions_total=max(_count(value.get("total")), len(rows)),
+        partitions_total=max(_count(value.get("total")), len(partitions)),
         dropped=dropped,
-        has_unknown_ages=_have_unknown_ages(rows),
+        has_unknown_ages=_have_unknown_ages(partitions),
         has_trouble=_names_trouble(checked),
         digest=_text(value.get("digest"), NAME_MAX),
     )
@@ -296,70 +228,8 @@ def _names_trouble(summary: Mapping[str, Any]) -> bool:
     return is_away or bool(summary["reasons"] or counts.get("stopped") or counts.get("stalled"))
 
 
-def _rows(value: Mapping[str, Any]) -> tuple[tuple[PartitionRow, ...], int]:
-    """Returns the partitions of a response, checked, and how many of them were not readable."""
-    columns = value.get("columns")
-    if isinstance(columns, dict):
-        if not columns:
-            return (), 0
-        if (rows := _rows_of_columns(columns)) is not None:
-            return rows, 0
-        received = _rows_one_by_one(columns)
-    else:
-        partitions = value.get("partitions")
-        received = partitions[:PARTITIONS_MAX] if isinstance(partitions, list) else []
-    strings: dict[str, str] = {}
-    checked = tuple(PartitionRow.of(row, strings) for row in received if _is_row(row, _PARTITION))
-    return checked, len(received) - len(checked)
-
-
-def _rows_of_columns(columns: Mapping[str, Any]) -> tuple[PartitionRow, ...] | None:
-    """Returns the partitions in *columns* if all are readable; columns are checked as a whole, five times as fast as rows."""
-    lists = {name: column for name in _INDEX if isinstance(column := columns.get(name), list)}
-    counts = {*map(len, lists.values())}
-    if len(counts) != 1 or not _INDEX.keys() <= columns.keys():
-        return None
-    for kinds, names in _COLUMNS.items():
-        # A column that is no list is the value of all rows, and is checked once.
-        values = chain.from_iterable(lists.get(name, (columns[name],)) for name in names)
-        if not _are_valid([*values], kinds):
-            return None
-    strings: dict[Any, Any] = {}
-    shared = [
-        repeat(columns[name], *counts)
-        if (column := lists.get(name)) is None
-        else map(strings.setdefault, column, column)
-        if str in _PARTITION.get(name, ())
-        else column
-        for name in _INDEX
-    ]
-    return tuple(map(PartitionRow, islice(zip(*shared, strict=True), PARTITIONS_MAX)))
-
-
-def _are_valid(values: Sequence[Any], kinds: tuple[type, ...]) -> bool:
-    """Whether all of *values* are of *kinds* and within the bounds."""
-    types = set(map(type, values))
-    if not types.issubset(kinds):
-        return False
-    if str in types:
-        return max(map(len, filter(None, set(values))), default=0) <= TEXT_MAX
-    numbers = [number for number in values if number is not None] if type(None) in types else values
-    return not numbers or (min(numbers) >= -_NUMBER_MAX and max(numbers) < _NUMBER_MAX)
-
-
-def _rows_one_by_one(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns *columns*, of which something is not readable, as rows. Unknown columns would take memory in each row."""
-    known = {name: columns[name] for name in _INDEX if name in columns}
-    lists = {name: column for name, column in known.items() if isinstance(column, list)}
-    fixed = {name: value for name, value in known.items() if name not in lists}
-    return [
-        {**fixed, **dict(zip(lists, row, strict=True))}
-        for row in islice(zip_longest(*lists.values()), PARTITIONS_MAX)
-    ]
-
-
-def _have_unknown_ages(rows: Sequence[PartitionRow]) -> bool:
-    return any(lag and age_s is None for lag, age_s in field_values(rows, "lagRecords", "lagSeconds"))
+def _have_unknown_ages(partitions: PartitionTable) -> bool:
+    return any(partitions.each(lambda lag, age_s: bool(lag) and age_s is None, "lagRecords", "lagSeconds"))
 
 
 class DocumentUpdate(NamedTuple):
@@ -367,26 +237,24 @@ class DocumentUpdate(NamedTuple):
 
     document: ConnectorDocument
     figures: Figures
-    partitions: Sequence[Mapping[str, Any]]
+    partitions: PartitionTable
 
 
 def updated_document(value: Any, known: ConnectorDocument | None) -> DocumentUpdate:
     """Returns the response *value*, checked; its document is *known* where only figures have changed. Raises DocumentError."""
     if known is None or not is_unchanged(value, known):
         document = connector_document(value)
-        if known is not None and known.has_unknown_ages and not document.progress.partitions:
+        if known is not None and known.has_unknown_ages and not document.partitions:
             document = replace(document, has_unknown_ages=bool(document.figures.lag_records))
-        return DocumentUpdate(document, document.figures, document.progress.partitions)
-    figures, (rows, _) = Figures.of(value["figures"]), _rows(value)
+        return DocumentUpdate(document, document.figures, document.partitions)
+    figures, (partitions, _) = Figures.of(value["figures"]), checked_partitions(value.get("columns"))
     has_unknown_ages = (
-        _have_unknown_ages(rows) if rows else known.has_unknown_ages and bool(figures.lag_records)
+        _have_unknown_ages(partitions) if partitions else known.has_unknown_ages and bool(figures.lag_records)
     )
-    if has_unknown_ages != known.has_unknown_ages:
-        known = replace(known, has_unknown_ages=has_unknown_ages)
-    if known.progress.partitions:
-        # They are those of an earlier response: a page that opens must not show them.
-        known = replace(known, progress=replace(known.progress, partitions=()))
-    return DocumentUpdate(known, figures, rows)
+    if known.partitions or has_unknown_ages != known.has_unknown_ages:
+        # The known partitions are those of an earlier response: a page that opens must not show them.
+        known = replace(known, partitions=NO_PARTITIONS, has_unknown_ages=has_unknown_ages)
+    return DocumentUpdate(known, figures, partitions)
 
 
 def is_unchanged(value: Any, known: ConnectorDocument) -> bool:
@@ -415,20 +283,8 @@ def group_offsets(value: Any) -> tuple[tuple[Mapping[str, Any], ...], bool]:
     return tuple(lines), truncated
 
 
-def _is_row(row: Any, kinds: Kinds) -> bool:
-    if not isinstance(row, dict):
-        return False
-    for name, allowed in kinds.items():
-        value: Any = row.get(name)
-        kind = type(value)
-        if kind not in allowed:
-            return False
-        if kind is str:
-            if len(value) > TEXT_MAX:
-                return False
-        elif kind in _NUMBER and not -_NUMBER_MAX <= value < _NUMBER_MAX:  # also false for NaN
-            return False
-    return True
+def _is_row(row: Any, fields: Mapping[str, Kinds]) -> bool:
+    return isinstance(row, dict) and all(is_valid(row.get(name), kinds) for name, kinds in fields.items())
 
 
 def _summary(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -532,12 +388,12 @@ def _text(value: Any, length_max: int) -> str:
 
 
 def _count(value: Any) -> int:
-    return value if type(value) is int and 0 <= value < _NUMBER_MAX else 0
+    return value if type(value) is int and 0 <= value < NUMBER_MAX else 0
 
 
 def _maybe_number(value: Any) -> float | None:
     # No comparison holds for NaN. `math.isfinite` raises for an integer of 400 digits.
-    return float(value) if type(value) in _NUMBER and 0 <= value < _NUMBER_MAX else None
+    return float(value) if type(value) in NUMBER and 0 <= value < NUMBER_MAX else None
 
 
 def _number(value: Any) -> float:

@@ -22,7 +22,6 @@ from mirrorflow_console.connector_client import (
 )
 from mirrorflow_console.documents import (
     OFFSETS_MAX,
-    PARTITIONS_MAX,
     DocumentError,
     DocumentUpdate,
     Figures,
@@ -33,6 +32,7 @@ from mirrorflow_console.documents import (
     updated_document,
 )
 from mirrorflow_console.merged_documents import merged
+from mirrorflow_console.partition_table import PARTITIONS_MAX, PartitionTable
 
 # Most flows have fewer. The greatest lags come first, so trouble with lag is among them.
 PARTITIONS_USUAL: Final = 1_000
@@ -60,7 +60,7 @@ class FlowReader:
         # By key: as given, and with what was read.
         self._readings: dict[str, tuple[FlowReading, FlowReading]] = {}
         self.figures: dict[str, Figures] = {}  # as `FlowSource.figures`
-        self.partitions: dict[str, Sequence[Mapping[str, Any]]] = {}  # as `FlowSource.partitions`
+        self.partitions: dict[str, PartitionTable] = {}  # as `FlowSource.partitions`
         self._turn = 0
         self._context: ssl.SSLContext | None = None
 
@@ -128,7 +128,7 @@ class FlowReader:
             self.figures[key], self.partitions[key] = update.figures, update.partitions
         elif reading.document is not None:
             self.figures[key] = reading.document.figures
-            self.partitions[key] = reading.document.progress.partitions
+            self.partitions[key] = reading.document.partitions
         return reading
 
     def _brief_request(
@@ -214,9 +214,7 @@ def _figures_request(address: ConnectorAddress, digest: str) -> ConnectorRequest
 
 
 def _request(address: ConnectorAddress, limit: int, *, unless: str = "") -> ConnectorRequest:
-    return ConnectorRequest(
-        address, f"/progress/partitions?limit={limit}&columns=short&unless={quote(unless)}"
-    )
+    return ConnectorRequest(address, f"/progress/partitions?limit={limit}&columns=yes&unless={quote(unless)}")
 
 
 def _is_in_trouble(update: DocumentUpdate | DocumentError) -> bool:

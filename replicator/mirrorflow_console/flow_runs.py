@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from mirrorflow_console.documents import NAME_MAX, TEXT_MAX
+from mirrorflow_console.field_kinds import NAME_MAX, TEXT_MAX
 
 # By the name of the field in the status.
 RUN_KINDS: Final[Mapping[str, str]] = {

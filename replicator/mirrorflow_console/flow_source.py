@@ -1,10 +1,11 @@
 """Declares where a console reads flows from: this machine, or a cluster."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol
+from typing import Protocol
 
 from mirrorflow_console.documents import Figures, FlowReading
+from mirrorflow_console.partition_table import PartitionTable
 
 
 class FlowSource(Protocol):
@@ -24,7 +25,7 @@ class FlowSource(Protocol):
         """The figures of the last read, by the key of the flow; a reading has those of the read that made it."""
 
     @property
-    def partitions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def partitions(self) -> Mapping[str, PartitionTable]:
         """The partitions that the last read has read, by the key of the flow."""
 
     @property

@@ -1,4 +1,4 @@
-"""Turns what was read about a flow into what its pages show: state, trouble, lag and topics, worst first. Pure.
+"""Turns what was read about a flow into what its pages show: state, trouble and lag, the worst first. Pure.
 
 States and sentences are those of `mirrorflow status` (`run_causes`, `progress_text`) and of the resource's conditions, so that
 terminal, kubectl and console agree.
@@ -8,25 +8,22 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
-from functools import lru_cache
-from itertools import starmap
 from typing import Any, Final
 
 from mirrorflow_cli.kubectl_plugin import problems as condition_problems
 from mirrorflow_cli.run_causes import causes, notes
-from mirrorflow_cli.run_progress import PHASES, Progress, by_topic
+from mirrorflow_cli.run_progress import Progress
 from mirrorflow_console.documents import (
     LAGGING_S,
-    NAME_MAX,
-    TEXT_MAX,
     ConnectorDocument,
     Figures,
     FlowReading,
     RunningSwitchover,
-    field_values,
 )
+from mirrorflow_console.field_kinds import NAME_MAX, TEXT_MAX
 from mirrorflow_console.flow_runs import FlowRun, images_of, runs_of
 from mirrorflow_console.lag_forecast import HELD_UP, Forecast, LagSample, Outlook, forecast
+from mirrorflow_console.partition_table import PartitionTable
 from mirrorflow_console.runbook import Advice, advice_for
 from mirrorflow_replicator.http.progress_text import (
     UNREACHABLE,
@@ -75,6 +72,10 @@ _NAMED_OBJECT: Final = re.compile(
     r"|\bbroker (?P<broker>[0-9]+) of (?:cluster )?(?P<broker_of>[\w.-]*\w)"
     r"|\bCluster (?P<lost_of>\S+) cannot be reached at broker (?P<lost>[0-9]+)"
 )
+# What `run_causes` reads of a partition. Of 10,000 in trouble, whole rows would take 12 MB at each poll.
+_CAUSE_FIELDS: Final = (
+    "topic", "partition", "phase", "lagRecords", "reason", "message", "stalledSeconds"
+)  # fmt: skip
 _CLUSTER_CONDITIONS: Final = {"SourceReachable": "source", "TargetReachable": "target"}
 
 
@@ -133,23 +134,6 @@ class Trouble:
     def key(self) -> tuple[str, str, str]:
         """What stays the same while the sentence changes, for example with a count."""
         return (self.kind.value, self.subject, self.reason or self.text)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRow:
-    """A topic of a flow, summed over its partitions; None: unknown."""
-
-    topic: str
-    target: str
-    level: Level
-    phase: str
-    partitions: int
-    lag_records: int | None
-    lag_s: float | None
-    records_per_s: float
-    bytes_per_s: float
-    guarantee: str
-    reasons: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,11 +213,11 @@ def flow_view(
     """
     conditions = _conditions(reading.status)
     document = reading.document
-    own = [] if document is None else [*_troubles(document.progress)]
+    own = [] if document is None else [*_troubles(document)]
     if samples and document is not None and document.has_unknown_ages:
         samples = [*samples[:-1], samples[-1]._replace(seconds=None)]
     was = Outlook.UNKNOWN if before is None else before.outlook.outlook
-    is_held_up = document is not None and _is_held_up(document.progress)
+    is_held_up = document is not None and _is_held_up(document.partitions)
     outlook = HELD_UP if is_held_up else forecast(samples, was=was)
     if document is not None:
         own += _unlisted(document, own)
@@ -286,10 +270,9 @@ def _figures(document: ConnectorDocument) -> dict[str, Any]:
     }
 
 
-def _is_held_up(progress: Progress) -> bool:
+def _is_held_up(partitions: PartitionTable) -> bool:
     """Whether a partition that copies no more has something to copy: no rate of the others makes up for it."""
-    partitions = field_values(progress.partitions, "phase", "lagRecords")
-    return any(phase == "stopped" and lag != 0 for phase, lag in partitions)
+    return any(partitions.each(lambda phase, lag: phase == "stopped" and lag != 0, "phase", "lagRecords"))
 
 
 def _unanswered(reading: FlowReading, base: dict[str, Any]) -> FlowView:
@@ -374,11 +357,12 @@ def _of_side(side: Mapping[str, Any]) -> Level:
     return {"Reachable": Level.FINE, UNREACHABLE: Level.BROKEN}.get(str(side.get("reach")), Level.UNKNOWN)
 
 
-def _troubles(progress: Progress) -> Iterator[Trouble]:
-    reported = field_values(progress.partitions, "reason", "message")
-    # Others are no cause. Of 10,000 partitions that are copied, only this loop reads each.
-    troubled = [row for row, texts in zip(progress.partitions, reported, strict=True) if any(texts)]
-    for cause in causes(replace(progress, partitions=tuple(troubled))):
+def _troubles(document: ConnectorDocument) -> Iterator[Trouble]:
+    partitions = document.partitions
+    # Others are no cause.
+    troubled = partitions.where(lambda reason, message: reason or message, "reason", "message")
+    progress = replace(document.progress, partitions=tuple(partitions.rows(_CAUSE_FIELDS, troubled)))
+    for cause in causes(progress):
         about = _kind_of(cause.about, progress)
         kind, subject = _named_object(cause.text, of=about) or (about, cause.about or progress.connector)
         yield Trouble(
@@ -394,7 +378,7 @@ def _troubles(progress: Progress) -> Iterator[Trouble]:
 def _unlisted(document: ConnectorDocument, own: Sequence[Trouble]) -> Iterator[Trouble]:
     """Yields the reasons of partitions that are not among those that were read, of which only the summary knows."""
     progress = document.progress
-    if len(progress.partitions) >= document.partitions_total:
+    if len(document.partitions) >= document.partitions_total:
         return
     known = {trouble.reason for trouble in own}
     has_stopped = bool(progress.summary["partitions"].get("stopped"))
@@ -547,73 +531,6 @@ def _of_switchover(reading: FlowReading) -> Iterator[Trouble]:
 def _side_level(conditions: Iterable[ConditionRow], side: str) -> Level:
     levels = (condition.level for condition in conditions if _CLUSTER_CONDITIONS.get(condition.type) == side)
     return next(levels, Level.UNKNOWN)
-
-
-def topic_rows(progress: Progress, *, internal: bool = True) -> list[TopicRow]:
-    """Returns the topics of *progress*, worst first. *internal*: with heartbeats and topics that Kafka or MM2 keep."""
-    rows = [
-        _topic_row(topic, partitions)
-        for topic, partitions in by_topic(progress.partitions).items()
-        if internal or not is_internal(topic)
-    ]
-    return sorted(rows, key=lambda row: (row.level, -(row.lag_s or 0.0), -(row.lag_records or 0), row.topic))
-
-
-def worst_topics(partitions: Sequence[Mapping[str, Any]]) -> list[tuple[str, int | None]]:
-    """Returns the topics of users with their lags in records, the greatest first; None: unknown."""
-    lags: dict[str, int | None] = {}
-    for topic, lag in field_values(partitions, "topic", "lagRecords"):
-        known = lags.get(topic)
-        lags[topic] = known if lag is None else lag + (known or 0)
-    shown = [(topic, lag) for topic, lag in lags.items() if not is_internal(topic)]
-    return sorted(shown, key=lambda topic_lag: -(topic_lag[1] or 0))
-
-
-@lru_cache(maxsize=8_192)  # pages ask once for each partition
-def is_internal(topic: str) -> bool:
-    """Whether *topic* is kept by Kafka or by a replicator rather than by users."""
-    return (
-        topic.startswith("__")
-        or topic.endswith((".internal", "-internal"))
-        or topic.rsplit(".", maxsplit=1)[-1] == "heartbeats"
-    )
-
-
-def _topic_row(topic: str, partitions: Sequence[Mapping[str, Any]]) -> TopicRow:
-    of_lag, of_rates = ("lagRecords", "lagSeconds"), ("recordsPerSecond", "bytesPerSecond")
-    names = (*of_lag, *of_rates, "phase", "guarantee", "reason")
-    given, ages_s, records_per_s, bytes_per_s, phases, guarantees, reasons_ = zip(
-        *field_values(partitions, *names), strict=True
-    )
-    lags = [lag for lag in given if lag is not None]
-    ages = [age_s for lag, age_s in zip(given, ages_s, strict=True) if lag and age_s is not None]
-    return TopicRow(
-        topic=topic,
-        target=partitions[0]["targetTopic"],
-        level=min(partition_levels(partitions)),
-        phase=next((phase for phase in PHASES if phase in phases), ""),
-        partitions=len(partitions),
-        lag_records=sum(lags) if lags else None,
-        lag_s=max(ages, default=0.0 if lags and not sum(lags) else None),
-        records_per_s=sum(records_per_s),
-        bytes_per_s=sum(bytes_per_s),
-        guarantee=" ".join(sorted({*guarantees})),
-        reasons=" ".join(sorted({*reasons_} - {""})),
-    )
-
-
-def partition_levels(rows: Sequence[Mapping[str, Any]]) -> list[Level]:
-    """Returns the level of each partition in *rows*, as a connector reports it."""
-    return [*starmap(_partition_level, field_values(rows, "phase", "stalledSeconds"))]
-
-
-@lru_cache(maxsize=1_024)  # most partitions of a flow are alike
-def _partition_level(phase: str, stalled_s: float | None) -> Level:
-    if phase == "stopped":
-        return Level.BROKEN
-    if stalled_s is not None:
-        return Level.WARNING
-    return Level.WAITING if phase in {"starting", "waiting"} else Level.FINE
 
 
 def state_text(view: FlowView, progress: Progress | None) -> str:

@@ -9,9 +9,9 @@ from mirrorflow_console.flow_views import Level
 
 # Translations of a checkpoint connector, worst first.
 _WORST_FIRST: Final = ("unknown", "bound", "exact")
-
-
-Partitions = Mapping[tuple[str, int], Mapping[str, Any]]
+# By topic and partition: the end of the source, and the records that are copied each second.
+Partitions = Mapping[tuple[str, int], tuple[int | None, float]]
+_NOT_COPIED: Final = (None, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,21 +41,24 @@ def group_rows(reading: FlowReading) -> list[GroupRow]:
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in reading.offsets:
         groups.setdefault(row["group"], []).append(row)
-    copied = () if reading.document is None else reading.document.progress.partitions
-    partitions = {(row["topic"], row["partition"]): row for row in copied}
+    keys, figures = (
+        zip(*map(reading.partitions.column, names), strict=True)
+        for names in (("topic", "partition"), ("sourceEndOffset", "recordsPerSecond"))
+    )
+    partitions: Partitions = dict(zip(keys, figures, strict=True))
     rows = [_row(group, lines, partitions) for group, lines in groups.items()]
     return sorted(rows, key=lambda row: (row.level, -(row.again_most or 0), -(row.lag or 0), row.group))
 
 
 def _lag(line: Mapping[str, Any], partitions: Partitions) -> int | None:
     """Returns how far a group is behind the end of the source, as the source connector knows it."""
-    end = partitions.get((line["topic"], line["partition"]), {}).get("sourceEndOffset")
+    end, _ = partitions.get((line["topic"], line["partition"]), _NOT_COPIED)
     offset = line["sourceOffset"]
-    return None if end is None or offset is None else max(0, int(end - offset))
+    return None if end is None or offset is None else max(0, end - offset)
 
 
 def _rate(line: Mapping[str, Any], partitions: Partitions) -> float:
-    return float(partitions.get((line["topic"], line["partition"]), {}).get("recordsPerSecond", 0.0))
+    return partitions.get((line["topic"], line["partition"]), _NOT_COPIED)[1]
 
 
 def _row(group: str, lines: Sequence[Mapping[str, Any]], partitions: Partitions) -> GroupRow:

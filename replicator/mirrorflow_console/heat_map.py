@@ -5,13 +5,14 @@ the table beside it, so that the map needs no script to be understood.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from mirrorflow_console.documents import field_values
-from mirrorflow_console.flow_views import Level, is_internal
+from mirrorflow_console.flow_views import Level
+from mirrorflow_console.partition_table import PartitionTable
+from mirrorflow_console.partition_views import is_internal
 
 _DIGITS: Final = tuple(str(level.value) for level in Level)
 _BATCH_PATHS: Final = ("raw", "coalesced", "reencoded")
@@ -53,26 +54,27 @@ class HeatMap:
 
 
 def heat_map(
-    rows: Sequence[Mapping[str, Any]], levels: Sequence[Level], measure: Measure, *, internal: bool = False
+    partitions: PartitionTable, levels: Sequence[Level], measure: Measure, *, internal: bool = False
 ) -> HeatMap:
-    """Returns the heat map of the partitions in *rows*, with the level of each: topics with trouble first, then by name."""
-    states = _cells(rows, levels, measure)
-    topics: dict[str, list[tuple[int, Level, str]]] = {}
-    for (topic, number), level, state in zip(
-        field_values(rows, "topic", "partition"), levels, states, strict=True
-    ):
-        topics.setdefault(topic, []).append((number, level, state))
-    shown = [(name, partitions) for name, partitions in topics.items() if internal or not is_internal(name)]
-    for _, partitions in shown:
-        partitions.sort()
-    shown.sort(key=lambda topic: (min(level for _, level, _ in topic[1]) > Level.WARNING, topic[0]))
-    cells = "".join(state for _, partitions in shown for _, _, state in partitions)
+    """Returns the heat map of *partitions*, with the level of each: topics with trouble first, then by name."""
+    if measure is Measure.STATE:
+        states = [*map(_DIGITS.__getitem__, levels)]
+    else:
+        fields, state = _STATE[measure]
+        states = partitions.each(state, *fields)
+    numbers = partitions.column("partition")
+    shown = [
+        (min(map(levels.__getitem__, own)) > Level.WARNING, topic, sorted(own, key=numbers.__getitem__))
+        for topic, own in partitions.by_topic().items()
+        if internal or not is_internal(topic)
+    ]
+    shown.sort()
+    cells = "".join(states[index] for _, _, own in shown for index in own)
     return HeatMap(
         measure=measure,
         cells=cells,
         topics=tuple(
-            (name, len(partitions), _unusual([number for number, _, _ in partitions]))
-            for name, partitions in shown
+            (topic, len(own), _unusual([*map(numbers.__getitem__, own)])) for _, topic, own in shown
         ),
         counts={word: cells.count(str(index)) for index, word in enumerate(LEGENDS[measure])},
     )
@@ -83,16 +85,7 @@ def _unusual(numbers: Sequence[int]) -> tuple[int, ...] | None:
     return None if numbers == [*range(len(numbers))] else tuple(numbers)
 
 
-def _cells(rows: Sequence[Mapping[str, Any]], levels: Sequence[Level], measure: Measure) -> Iterable[str]:
-    """Returns the character of each partition in *rows*."""
-    if measure is Measure.STATE:
-        return map(_DIGITS.__getitem__, levels)
-    fields, cell = _CELL[measure]
-    return map(cell, field_values(rows, *fields))
-
-
-def _lag(lag: tuple[int | None, float | None]) -> str:
-    records, age_s = lag
+def _lag(records: int | None, age_s: float | None) -> str:
     if records == 0:
         return "0"
     if age_s is None:
@@ -128,7 +121,7 @@ def _batches(batches: Any) -> str:
 
 
 # The fields of a partition that a measure needs, and what returns its character.
-_CELL: Final[Mapping[Measure, tuple[tuple[str, ...], Callable[[Any], str]]]] = {
+_STATE: Final[Mapping[Measure, tuple[tuple[str, ...], Callable[..., str]]]] = {
     Measure.LAG: (("lagRecords", "lagSeconds"), _lag),
     Measure.GUARANTEE: (("guarantee",), _guarantee),
     Measure.MODE: (("writeMode",), _mode),

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from mirrorflow_console.documents import NAME_MAX, TEXT_MAX, FlowReading
+from mirrorflow_console.documents import FlowReading
+from mirrorflow_console.field_kinds import NAME_MAX, TEXT_MAX
 from mirrorflow_console.flow_views import DIFFERENCES_FOUND, Level
 from mirrorflow_console.runbook import Advice, advice_for
 

@@ -1,12 +1,13 @@
 """Joins several sources of flows: those of this machine, and of contexts of the kubeconfig."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mirrorflow_console.documents import Figures, FlowReading
 from mirrorflow_console.flow_source import FlowSource
+from mirrorflow_console.partition_table import PartitionTable
 
 Value = TypeVar("Value")
 
@@ -24,7 +25,7 @@ class JoinedFlows:
         return _joined({label: source.figures for label, source in self._sources.items()})
 
     @property
-    def partitions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def partitions(self) -> Mapping[str, PartitionTable]:
         """The partitions that the last read of all sources has read."""
         return _joined({label: source.partitions for label, source in self._sources.items()})
 

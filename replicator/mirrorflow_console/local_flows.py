@@ -1,15 +1,15 @@
 """Reads the flows that run on this machine for this user, as `mirrorflow status` does."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any
 from urllib.parse import urlsplit
 
 from mirrorflow_cli.run_process import RunningFlow, running_flows
 from mirrorflow_console.connector_client import ConnectorAddress
 from mirrorflow_console.documents import DocumentError, Figures, FlowReading, connector_document
 from mirrorflow_console.flow_reader import ConnectedFlow, FlowReader
+from mirrorflow_console.partition_table import PartitionTable, columns_of
 
 _PROCESS = "Its process"
 
@@ -26,7 +26,7 @@ class LocalFlows:
         return self._reader.figures
 
     @property
-    def partitions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def partitions(self) -> Mapping[str, PartitionTable]:
         """The partitions that the last read has read, by the key of the flow."""
         return self._reader.partitions
 
@@ -63,8 +63,13 @@ def _connected(key: str, flow: RunningFlow) -> ConnectedFlow:
 
 def _as_written(reading: FlowReading, flow: RunningFlow) -> FlowReading:
     """Returns *reading* with what the process wrote about its flow into a file."""
+    written = flow.written or {}
+    table = written.get("table")
+    if isinstance(table, dict):
+        columns = columns_of(table.get("partitions"))
+        table = {**table, "summary": written.get("summary"), "columns": columns}
     try:
-        document = connector_document((flow.written or {}).get("table"), (flow.written or {}).get("summary"))
+        document = connector_document(table)
     except DocumentError as error:
         return replace(reading, problem=f"{_PROCESS} does not report its progress: {error}.")
     return replace(reading, document=document, source=document.source, target=document.target)

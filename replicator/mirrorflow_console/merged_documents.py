@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from mirrorflow_console.documents import ConnectorDocument, Figures
+from mirrorflow_console.partition_table import PartitionTable
 from mirrorflow_replicator.http.progress_text import UNREACHABLE
 from mirrorflow_replicator.http.replicating_state import ReplicatingState
 
@@ -34,15 +35,10 @@ def merged(documents: Sequence[ConnectorDocument]) -> ConnectorDocument:
     if len(documents) == 1:
         return first
     progresses = [document.progress for document in documents]
-    rows = sorted(
-        (row for progress in progresses for row in progress.partitions),
-        key=lambda row: -(row["lagRecords"] or 0),
-    )
     summary = _summary([progress.summary for progress in progresses])
     progress = replace(
         progresses[0],
         summary=summary,
-        partitions=tuple(rows),
         uncopied=tuple(text for progress in progresses for text in progress.uncopied),
         uncopied_total=sum(progress.uncopied_total for progress in progresses),
         problem=next((progress.problem for progress in progresses if progress.problem), ""),
@@ -59,6 +55,7 @@ def merged(documents: Sequence[ConnectorDocument]) -> ConnectorDocument:
     return replace(
         first,
         progress=progress,
+        partitions=PartitionTable.joined([document.partitions for document in documents]),
         figures=Figures.of(summary),
         has_unknown_ages=any(document.has_unknown_ages for document in documents),
         digest="",

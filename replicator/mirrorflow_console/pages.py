@@ -9,20 +9,15 @@ from typing import Any, Final
 
 from mirrorflow_console.chart_history import Chart, ChartSpan
 from mirrorflow_console.cluster_map import cluster_map
-from mirrorflow_console.documents import FlowReading, field_values
-from mirrorflow_console.flow_views import (
-    FlowView,
-    Level,
-    is_internal,
-    partition_levels,
-    state_text,
-    topic_rows,
-)
+from mirrorflow_console.documents import FlowReading
+from mirrorflow_console.flow_views import FlowView, Level, state_text
 from mirrorflow_console.group_views import group_rows
 from mirrorflow_console.heat_map import LEGENDS, Measure, batch_counts, heat_map
 from mirrorflow_console.history import FINE_S, KEPT_S, SAMPLE_STEP_S, TOPIC_STEP_S, History
 from mirrorflow_console.job_views import job_views
 from mirrorflow_console.lag_forecast import LagSample
+from mirrorflow_console.partition_table import PartitionTable
+from mirrorflow_console.partition_views import is_internal, partition_levels, topic_rows
 from mirrorflow_console.poller import Interest, Snapshot
 from mirrorflow_console.schema_views import schema_view
 from mirrorflow_console.sparkline import sparkline
@@ -130,7 +125,7 @@ def _binned(
 def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dict[str, Any]:
     view, reading = _of_flow(snapshot, query)
     progress = None if reading.document is None else reading.document.progress
-    topics = [] if progress is None else topic_rows(progress)
+    topics = topic_rows(reading.partitions)
     rows = topics if "internal" in query else [row for row in topics if not is_internal(row.topic)]
     shown = rows[:TOPICS_MAX] if "all" in query else rows[:TOPICS_SHOWN]
     companions = () if progress is None else progress.companions
@@ -160,7 +155,7 @@ def _flow(snapshot: Snapshot, query: Mapping[str, str], history: History) -> dic
         "chart_source": _chart_source(snapshot, chart),
         "events": history.events(snapshot.at_s - KEPT_S, flows=[view.key], limit=8),
         "is_complete": reading.document is None
-        or len(reading.document.progress.partitions) >= reading.document.partitions_total,
+        or len(reading.partitions) >= reading.document.partitions_total,
     }
 
 
@@ -195,45 +190,64 @@ def _chart(samples: Sequence[LagSample]) -> list[list[float | None]]:
 
 def _partitions(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dict[str, Any]:
     view, reading = _of_flow(snapshot, query)
-    rows = [] if reading.document is None else list(reading.document.progress.partitions)
+    partitions = reading.partitions
+    levels = partition_levels(partitions)
     measure = next((choice for choice in Measure if choice.value == query.get("show")), Measure.STATE)
     place = (query.get("topic"), query.get("partition"))
-    wanted_rows = rows if place[0] is not None else ()
-    chosen = next(
-        (row for row in wanted_rows if row["topic"] == place[0] and str(row["partition"]) == place[1]), None
-    )
+    chosen = _index_of(partitions, *place)
+    row = None if chosen is None else partitions.row(chosen)
     wanted = query.get("q", "")[:QUERY_MAX].strip().lower()
-    levels, shows_internal = partition_levels(rows), "internal" in query
-    hidden = () if shows_internal else {*filter(is_internal, {*field_values(rows, "topic")})}
-    fields = field_values(rows, "topic", "partition", "lagRecords", "reason")
-    listed = [
-        (level, -(lag or 0), topic, number, index)
-        for index, (level, (topic, number, lag, reason)) in enumerate(zip(levels, fields, strict=True))
-        if (
-            wanted in f"{topic}-{number} {reason}".lower()
-            if wanted
-            else topic not in hidden or level < Level.WAITING
-        )
-    ]
+    listed = _listed(partitions, levels, wanted, internal="internal" in query)
     worst = nsmallest(ROWS_SHOWN, listed)
-    heat = heat_map(rows, levels, measure, internal=shows_internal)
+    heat = heat_map(partitions, levels, measure, internal="internal" in query)
     return {
         "view": view,
         "state_text": _state_text(view, reading),
         "map": heat,
-        "hidden": len(rows) - len(heat.cells),
+        "hidden": len(partitions) - len(heat.cells),
         "measures": [*Measure],
         "legend": LEGENDS[measure],
-        "rows": [(level, rows[index]) for level, *_, index in worst],
+        "rows": [(level, partitions.row(index)) for level, *_, index in worst],
         "found": len(listed),
         "total": 0 if reading.document is None else reading.document.partitions_total,
-        "read": len(rows),
-        "chosen": chosen,
-        "chosen_batches": {} if chosen is None else batch_counts(chosen.get("batches")),
-        "chosen_level": None if chosen is None else partition_levels([chosen])[0],
+        "read": len(partitions),
+        "chosen": row,
+        "chosen_batches": {} if row is None else batch_counts(row["batches"]),
+        "chosen_level": None if chosen is None else levels[chosen],
         "missing": f"{place[0]}-{place[1]}" if place[0] is not None and chosen is None else "",
         "q": query.get("q", "")[:QUERY_MAX],
     }
+
+
+def _index_of(partitions: PartitionTable, topic: str | None, number: str | None) -> int | None:
+    """Returns the index of a partition; None if it has not been read, or a page shows none."""
+    if topic is None:
+        return None
+    indices = partitions.where(
+        lambda name, partition: name == topic and str(partition) == number, "topic", "partition"
+    )
+    return next(iter(indices), None)
+
+
+def _listed(
+    partitions: PartitionTable, levels: Sequence[Level], wanted: str, *, internal: bool
+) -> list[tuple[Level, int, str, int, int]]:
+    """Returns the partitions that the table has, by what orders them and with their index.
+
+    With a filter, those whose name or reason has it; else those of internal topics only if they need a person, or all if
+    *internal*.
+    """
+    topics, numbers = partitions.column("topic"), partitions.column("partition")
+    lags = partitions.each(lambda lag: -(lag or 0), "lagRecords")
+    ranks = zip(levels, lags, topics, numbers, range(len(partitions)), strict=True)
+    if wanted:
+        return [
+            rank
+            for rank, reason in zip(ranks, partitions.column("reason"), strict=True)
+            if wanted in f"{rank[2]}-{rank[3]} {reason}".lower()
+        ]
+    hidden = () if internal else {*filter(is_internal, partitions.values("topic"))}
+    return [rank for rank in ranks if rank[2] not in hidden or rank[0] < Level.WAITING]
 
 
 def _groups(snapshot: Snapshot, query: Mapping[str, str], _: History) -> dict[str, Any]:

@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from mirrorflow_console.chart_history import Chart, ChartHistory, ChartRequest, ChartSpan
 from mirrorflow_console.documents import ConnectorDocument, Figures, FlowReading
 from mirrorflow_console.flow_changes import changes, dated_events
 from mirrorflow_console.flow_source import FlowSource
-from mirrorflow_console.flow_views import FlowView, flow_view, with_figures, worst_first, worst_topics
+from mirrorflow_console.flow_views import FlowView, flow_view, with_figures, worst_first
 from mirrorflow_console.history import SAMPLE_STEP_S, TOPIC_STEP_S, History, HistoryEvent
 from mirrorflow_console.lag_forecast import SPAN_MIN_S, WINDOWS_S, LagSample
+from mirrorflow_console.partition_table import PartitionTable
+from mirrorflow_console.partition_views import worst_topics
 from mirrorflow_console.prometheus_history import FlowLabels
 from mirrorflow_replicator.process import (
     keep_objects,
@@ -158,7 +160,7 @@ class SharedPoller:
         if reading is None or reading.document is None:
             return True
         document = reading.document
-        has_all = len(document.progress.partitions) >= document.partitions_total
+        has_all = len(document.partitions) >= document.partitions_total
         return (has_all or not interest.partitions) and (bool(reading.offsets) or not interest.groups)
 
     @contextmanager
@@ -286,14 +288,14 @@ class SharedPoller:
         return samples
 
     def _topic_lags(
-        self, partitions: Mapping[str, Sequence[Mapping[str, Any]]], now_s: float
+        self, partitions: Mapping[str, PartitionTable], now_s: float
     ) -> Iterator[tuple[str, list[tuple[str, int | None]]]]:
         """Yields the lags of the topics of each flow whose partitions were read, once in a step of time."""
         slot = int(now_s // TOPIC_STEP_S)
-        for key, rows in partitions.items():
-            if rows and self._topic_slots.get(key) != slot:
+        for key, table in partitions.items():
+            if table and self._topic_slots.get(key) != slot:
                 self._topic_slots[key] = slot
-                yield key, worst_topics(rows)
+                yield key, worst_topics(table)
 
 
 def _chart_requests(snapshot: Snapshot, interests: Sequence[Interest]) -> Iterator[ChartRequest]:

@@ -1,13 +1,13 @@
 """Adds the switchover of its pair that is under way to each flow that another source reads."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any
 
 from mirrorflow_console.documents import Figures, FlowReading, RunningSwitchover
 from mirrorflow_console.flow_source import FlowSource
+from mirrorflow_console.partition_table import PartitionTable
 from mirrorflow_console.switchover_views import running_switchover, switchover_views
 from mirrorflow_console.switchovers import SwitchoverSource
 
@@ -30,7 +30,7 @@ class SwitchedFlows:
         return self._source.figures
 
     @property
-    def partitions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def partitions(self) -> Mapping[str, PartitionTable]:
         """Those of the source."""
         return self._source.partitions
 

@@ -1,13 +1,14 @@
 """Adds the newest verification of each flow, from a folder of results, to what another source reads."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
 from mirrorflow_console.documents import Figures, FlowReading
 from mirrorflow_console.flow_source import FlowSource
+from mirrorflow_console.partition_table import PartitionTable
 from mirrorflow_console.result_files import ResultFiles
 
 
@@ -30,7 +31,7 @@ class VerifiedFlows:
         return self._source.figures
 
     @property
-    def partitions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def partitions(self) -> Mapping[str, PartitionTable]:
         """Those of the source."""
         return self._source.partitions
 

@@ -230,8 +230,8 @@ def partitions(query: dict[str, str], view: WorkerView) -> Response:
 
     With *unless*, the response has a `digest` of all but partitions, figures and ages. A client that sends the last digest
     receives only `figures` and partitions while it stays the same: most of a thousand connectors do not change in five seconds.
-    With *columns*, partitions are a list for each field, which is read in a third of the time. With `columns=short`, a field
-    with the same value in all of several partitions is that value in place of a list.
+    With *columns*, partitions are a list for each field, which is read in a third of the time. A field with the same value in
+    all partitions is that value in place of a list, except `partition`: its length is the number of partitions.
     """
     limit = limit_of(query, default=LIMIT_DEFAULT, maximum=LIMIT_MAX)
     if isinstance(limit, Response):
@@ -257,14 +257,13 @@ def partitions(query: dict[str, str], view: WorkerView) -> Response:
     shown = [_partition(report, part, lag, view) for lag, report, part in rows[:limit]]
     if "columns" in query:
         listed = {name: [row[name] for row in shown] for name in next(iter(shown), ())}
-        is_short = query["columns"] == "short" and len(shown) > 1
-        columns = {name: _short(column) if is_short else column for name, column in listed.items()}
-        return json_response({**head, "columns": columns})
+        return json_response({**head, "columns": {name: _column(name, listed[name]) for name in listed}})
     return json_response({**head, "partitions": shown})
 
 
-def _short(column: list[object]) -> object:
-    return column[0] if column == column[:1] * len(column) else column
+def _column(name: str, values: list[object]) -> object:
+    is_shared = name != "partition" and values == values[:1] * len(values)
+    return values[0] if is_shared else values
 
 
 def _unless_unchanged(head: dict[str, object], known: str) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,12 +10,12 @@ import starlette.routing
 from playwright.sync_api import Browser, Page, Route, expect
 from starlette.responses import PlainTextResponse
 
-from mirrorflow_console.documents import FlowReading
+from mirrorflow_console.documents import FlowReading, connector_document
 from mirrorflow_console.gate import Visitor
 from mirrorflow_console.pages import PAGES
 from tests.harness.browser import opened_page
 from tests.harness.kafka.processes import wait_until
-from tests.unit.console.flow_readings import STOPPED, FixedFlows, healthy, reading
+from tests.unit.console.flow_readings import STOPPED, FixedFlows, healthy, reading, table
 from tests.unit.console.served_console import ServedConsole, served
 from tests.unit.http.reports import partition
 
@@ -86,14 +85,11 @@ def test_the_chosen_time_zone_and_colours_apply_also_on_the_next_page(console: S
 def busy(lag: int, rate: float) -> FlowReading:
     """Returns a flow with the name "a" whose only topic has these figures."""
     part = partition(0, "orders", source_offset=5_000_000 - lag, source_end_offset=5_000_000)
-    flow = reading(healthy(part), name="a")
-    assert flow.document is not None
-    row = dict(flow.document.progress.partitions[0]) | {"recordsPerSecond": rate, "bytesPerSecond": 90 * rate}
-    figures = flow.document.figures._replace(
-        lag_records=lag, lag_s=2.5, records_per_s=rate, bytes_per_s=90 * rate
-    )
-    progress = replace(flow.document.progress, partitions=(row,))
-    return replace(flow, document=replace(flow.document, figures=figures, progress=progress))
+    document = table(healthy(part))
+    rates = {"recordsPerSecond": rate, "bytesPerSecond": 90 * rate}
+    document["columns"] |= rates
+    document["summary"] |= {**rates, "lagRecords": lag, "lagSeconds": 2.5}
+    return FlowReading(key="a", name="a", source="A", target="B", document=connector_document(document))
 
 
 def test_the_table_of_partitions_fits_beside_an_opened_one_and_wraps_no_name(browser: Browser):

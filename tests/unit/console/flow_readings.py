@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from mirrorflow_console.documents import Figures, FlowReading, connector_document
+from mirrorflow_console.partition_table import PartitionTable
 from mirrorflow_core.reports import ConnectorReport, PartitionPhase, SideReport
 from mirrorflow_replicator.http.progress import partitions
 from tests.unit.http.reports import NOW_S, connector, content, partition, samples_of_progress, task, view
@@ -31,10 +32,20 @@ def healthy(*parts: Any, **changes: Any) -> ConnectorReport:
 def table(
     *reports: ConnectorReport, limit: int = 1_000, query: Mapping[str, str] | None = None, **changes: Any
 ) -> dict[str, Any]:
-    """The response of `/progress/partitions` for *reports*; *query* has further parameters."""
+    """The response of `/progress/partitions` with columns for *reports*; *query* has further parameters."""
     state = view(*reports, samples=samples_of_progress(reports[0]), ready=True, **changes)
-    body: dict[str, Any] = json.loads(content(partitions({"limit": str(limit), **(query or {})}, state)))
+    asked = {"limit": str(limit), "columns": "yes", **(query or {})}
+    body: dict[str, Any] = json.loads(content(partitions(asked, state)))
     return body
+
+
+def set_value(document: dict[str, Any], index: int, **values: Any) -> None:
+    """Sets *values* of the partition *index* in the columns of *document*."""
+    columns = document["columns"]
+    for name, value in values.items():
+        if not isinstance(columns[name], list):
+            columns[name] = [columns[name]] * len(columns["partition"])
+        columns[name][index] = value
 
 
 def reading(
@@ -70,12 +81,8 @@ class FixedFlows:
     figures: ClassVar[Mapping[str, Figures]] = {}
 
     @property
-    def partitions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        return {
-            flow_reading.key: flow_reading.document.progress.partitions
-            for flow_reading in self.readings
-            if flow_reading.document is not None
-        }
+    def partitions(self) -> Mapping[str, PartitionTable]:
+        return {flow_reading.key: flow_reading.partitions for flow_reading in self.readings}
 
     def __init__(self, readings: Sequence[FlowReading] = ()) -> None:
         self.readings = list(readings)

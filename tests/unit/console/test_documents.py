@@ -17,53 +17,77 @@ from mirrorflow_console.documents import (
     parse_json,
     updated_document,
 )
-from mirrorflow_console.flow_views import Level, flow_view, partition_levels, topic_rows
+from mirrorflow_console.flow_views import Level, flow_view
 from mirrorflow_console.group_views import group_rows
 from mirrorflow_console.heat_map import Measure, batch_counts, heat_map
-from tests.unit.console.flow_readings import STOPPED, healthy, table
-from tests.unit.http.reports import partition
+from mirrorflow_console.partition_table import checked_partitions, columns_of
+from mirrorflow_console.partition_views import partition_levels, topic_rows
+from mirrorflow_replicator.http import progress
+from tests.unit.console.flow_readings import STOPPED, healthy, set_value, table
+from tests.unit.http.reports import connector, content, partition, task, view
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
+# Those that views compute with.
+FIELDS = st.sampled_from(
+    ["topic", "phase", "lagRecords", "lagSeconds", "batches", "stalledSeconds", "message"]
+)
 
 
 def test_a_document_of_a_worker_is_read_completely():
     checked = connector_document(table(healthy(partition(0), partition(1))))
 
-    assert [row["partition"] for row in checked.progress.partitions] == [0, 1]
+    assert checked.partitions.column("partition") == [0, 1]
     assert (checked.source, checked.target, checked.dropped, checked.partitions_total) == ("A", "B", 0, 2)
 
 
-def test_rows_have_the_fields_of_a_partition_and_share_equal_strings():
-    document = table(healthy(partition(0), partition(1)))
+def test_partitions_have_all_fields_and_share_equal_strings():
+    parts = (partition(0), partition(1, "bills"), partition(2))
+    response = progress.partitions({"limit": "9"}, view(healthy(*parts)))
+    rows = {row["partition"]: row for row in json.loads(content(response))["partitions"]}
+    columns = json.loads(content(progress.partitions({"columns": "yes"}, view(healthy(*parts)))))["columns"]
 
-    first, second = connector_document(json.loads(json.dumps(document))).progress.partitions
+    partitions, dropped = checked_partitions(columns)
 
-    assert dict(first) == document["partitions"][0]
-    assert first["targetTopic"] is second["targetTopic"]
+    assert dropped == 0
+    for index, number in enumerate(partitions.column("partition")):
+        assert rows[number] == {"connector": "A->B.source", **partitions.row(index)}
+    _, first, second = sorted(partitions.column("targetTopic"))
+    assert first is second
 
 
-def test_a_row_with_a_wrong_type_is_dropped_and_counted():
+def test_a_partition_with_a_wrong_type_is_dropped_and_counted():
     document = table(healthy(partition(0), partition(1), partition(2)))
-    document["partitions"][0]["topic"] = ["orders"]
-    document["partitions"][1]["lagRecords"] = "9" * 40
+    set_value(document, 0, topic=["orders"])
+    set_value(document, 1, lagRecords="9" * 40)
 
     checked = connector_document(document)
 
-    assert [row["partition"] for row in checked.progress.partitions] == [2]
+    assert checked.partitions.column("partition") == [2]
     assert checked.dropped == 2
     assert "2 partitions" in checked.notes[0]
 
 
-@pytest.mark.parametrize("columns", ["yes", "short"])
-@pytest.mark.parametrize("parts", [(partition(0),), (partition(0), partition(3, **STOPPED))])
-def test_columns_are_read_like_rows(columns, parts):
-    assert connector_document(table(healthy(*parts), query={"columns": columns})) == connector_document(
-        table(healthy(*parts))
-    )
+@pytest.mark.parametrize("parts", [(), (partition(0),), (partition(0), partition(3, **STOPPED))])
+def test_rows_that_a_process_has_written_are_read_like_columns(parts):
+    response = progress.partitions({}, view(connector(task(*parts))))
+    rows = json.loads(content(response))["partitions"]
+    columns = table(connector(task(*parts)))["columns"]
+    if parts:
+        columns |= {"recordsPerSecond": 0.0, "bytesPerSecond": 0.0}
+
+    (written, _), (received, _) = checked_partitions(columns_of(rows)), checked_partitions(columns)
+
+    assert [*map(written.row, range(len(written)))] == [*map(received.row, range(len(received)))]
+    assert len(written) == len(parts)
+
+
+@pytest.mark.parametrize("rows", [None, 3, "x", [3, None, []], [{}], [{"partition": 1}]])
+def test_invalid_rows_have_no_partition(rows):
+    assert len(checked_partitions(columns_of(rows))[0]) == 0
 
 
 @pytest.mark.parametrize(
@@ -92,12 +116,12 @@ def test_a_figure_that_is_no_possible_number_is_zero(value):
     ],
 )
 def test_a_partition_with_a_wrong_type_in_a_column_is_dropped_and_counted(name, value):
-    document = table(healthy(partition(0), partition(1)), query={"columns": "yes"})
-    document["columns"][name][0] = value
+    document = table(healthy(partition(0), partition(1)))
+    set_value(document, 0, **{name: value})
 
     checked = connector_document(document)
 
-    assert [row["partition"] for row in checked.progress.partitions] == [1]
+    assert checked.partitions.column("partition") == [1]
     assert checked.dropped == 1
 
 
@@ -105,52 +129,52 @@ def test_a_partition_with_a_wrong_type_in_a_column_is_dropped_and_counted(name, 
     ("name", "value"), [("topic", {"a": 1}), ("lagRecords", "9"), ("guarantee", None), ("records", 1 << 70)]
 )
 def test_a_wrong_value_of_all_partitions_drops_each_of_them(name, value):
-    document = table(healthy(partition(0), partition(1)), query={"columns": "short"})
+    document = table(healthy(partition(0), partition(1)))
     document["columns"][name] = value
 
     checked = connector_document(document)
 
-    assert (checked.progress.partitions, checked.dropped) == ((), 2)
+    assert (len(checked.partitions), checked.dropped) == (0, 2)
 
 
 def test_a_wrong_value_drops_its_partition_where_others_share_their_values():
-    document = table(healthy(partition(0), partition(1)), query={"columns": "short"})
+    document = table(healthy(partition(0), partition(1)))
     document["columns"]["partition"][0] = "0"
 
     checked = connector_document(document)
 
-    assert ([row["partition"] for row in checked.progress.partitions], checked.dropped) == ([1], 1)
+    assert (checked.partitions.column("partition"), checked.dropped) == ([1], 1)
 
 
 def test_an_unknown_column_adds_no_partitions():
-    document = table(healthy(partition(0), partition(1)), query={"columns": "short"})
+    document = table(healthy(partition(0), partition(1)))
     document["columns"].update(partition=[0, "1"], unknown=[0] * 9)
 
     checked = connector_document(document)
 
-    assert (len(checked.progress.partitions), checked.dropped) == (1, 1)
+    assert (len(checked.partitions), checked.dropped) == (1, 1)
 
 
 def test_values_of_all_partitions_without_a_list_have_no_partition():
-    document = table(healthy(partition(0), partition(1)), query={"columns": "short"})
+    document = table(healthy(partition(0), partition(1)))
     document["columns"]["partition"] = 0
 
-    assert connector_document(document).progress.partitions == ()
+    assert len(connector_document(document).partitions) == 0
 
 
 @pytest.mark.parametrize(
     "columns", [{"topic": ["a"]}, {"topic": 3}, {"topic": ["a"], "partition": [1, 2]}, {"x": []}]
 )
 def test_incomplete_columns_have_no_readable_partition(columns):
-    document = {**table(healthy(partition(0)), query={"columns": "yes"}), "columns": columns}
+    document = {**table(healthy(partition(0))), "columns": columns}
 
-    assert connector_document(document).progress.partitions == ()
+    assert len(connector_document(document).partitions) == 0
 
 
 def test_a_document_stays_the_same_object_while_only_figures_change():
     def response(lag: int, unless: str) -> DocumentUpdate:
         report = healthy(partition(0, source_offset=100 - lag, source_end_offset=100))
-        value = table(report, limit=0, query={"columns": "yes", "unless": unless})
+        value = table(report, limit=0, query={"unless": unless})
         return updated_document(value, known)
 
     known = None
@@ -163,7 +187,7 @@ def test_a_document_stays_the_same_object_while_only_figures_change():
 
 
 def test_figures_with_a_different_digest_are_refused():
-    value = table(healthy(partition(0)), limit=0, query={"columns": "yes", "unless": ""})
+    value = table(healthy(partition(0)), limit=0, query={"unless": ""})
     known = connector_document(value)
 
     with pytest.raises(DocumentError):
@@ -187,18 +211,14 @@ def test_invalid_json_is_refused(body):
 
 @given(
     summary=JSON,
-    rows=st.lists(JSON, max_size=3),
+    columns=st.dictionaries(FIELDS, JSON, max_size=2),
     connectors=JSON,
-    changed=st.dictionaries(
-        st.sampled_from(
-            ["topic", "phase", "lagRecords", "lagSeconds", "batches", "stalledSeconds", "message"]
-        ),
-        JSON,
-    ),
+    changed=st.dictionaries(FIELDS, JSON),
 )
-def test_any_document_becomes_a_view_or_is_refused(summary, rows, connectors, changed):
-    document = table(healthy(partition(0)))
-    document["partitions"] = [{**document["partitions"][0], **changed}, *rows]
+def test_any_document_becomes_a_view_or_is_refused(summary, columns, connectors, changed):
+    document = table(healthy(partition(0), partition(1)))
+    set_value(document, 0, **changed)
+    document["columns"] |= columns
     document["connectors"] = connectors
     if isinstance(summary, dict):
         document["summary"] |= summary
@@ -208,9 +228,9 @@ def test_any_document_becomes_a_view_or_is_refused(summary, rows, connectors, ch
     except DocumentError:
         return
     flow_view(FlowReading(key="f", name="f", document=checked))
-    topic_rows(checked.progress)
+    topic_rows(checked.partitions)
     for measure in Measure:
-        heat_map(checked.progress.partitions, partition_levels(checked.progress.partitions), measure)
+        heat_map(checked.partitions, partition_levels(checked.partitions), measure)
 
 
 def test_invalid_offsets_of_groups_are_dropped():
@@ -250,11 +270,10 @@ def test_a_line_of_a_group_has_all_fields_also_from_a_connector_without_some():
 def test_counts_of_batches_that_are_none_are_left_out(batches: Any):
     """The page of the partition shows them; its error would hide everything else about the partition."""
     document = table(healthy(partition(0), partition(1)))
-    document["partitions"][0]["batches"] = batches
-    document["partitions"][1]["batches"] = {"raw": 3, "later": 2}
+    set_value(document, 0, batches=batches)
+    set_value(document, 1, batches={"raw": 3, "later": 2})
 
-    first, second = connector_document(document).progress.partitions
+    partitions = connector_document(document).partitions
 
-    assert batch_counts(first["batches"]) == {}
-    assert batch_counts(second["batches"]) == {"raw": 3}
-    assert heat_map([first, second], [Level.FINE] * 2, Measure.BATCHES).cells == "01"
+    assert [*map(batch_counts, partitions.column("batches"))] == [{}, {"raw": 3}]
+    assert heat_map(partitions, [Level.FINE] * 2, Measure.BATCHES).cells == "01"

@@ -95,7 +95,7 @@ def test_an_open_page_has_all_partitions_at_each_poll(connectors):
     for _ in range(3):
         (reading,) = reader.read([flow], frozenset({"a"}), NOTHING, is_watched=True)
         assert reading.document is not None
-        assert len(reading.document.progress.partitions) == 2
+        assert len(reading.partitions) == 2
 
     assert connectors.limits() == ["20000"] * 3
 
@@ -107,7 +107,7 @@ def test_a_new_problem_is_shown_with_its_partition_in_the_same_poll(connectors):
     connectors.report = healthy(partition(0), partition(3, **STOPPED))
     (reading,) = reader.read([flow], NOTHING, NOTHING, is_watched=True)
     assert reading.document is not None
-    assert [row["phase"] for row in reading.document.progress.partitions] == ["copying", "stopped"]
+    assert reading.partitions.column("phase") == ["copying", "stopped"]
     assert connectors.limits()[-1] == "1000"
 
     reader.read([flow], NOTHING, NOTHING, is_watched=True)
@@ -139,7 +139,7 @@ def test_partitions_of_a_page_that_was_closed_are_not_kept(connectors):
     reading = read_without_partitions(reader, connectors, flow)
 
     assert reading.document is not None
-    assert reading.document.progress.partitions == ()
+    assert len(reading.partitions) == 0
     assert reading.document.partitions_total == 2
 
 

@@ -1,6 +1,7 @@
 """The view of a flow: its state as in `mirrorflow status`, its problems with advice, and the order of flows."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,24 +14,34 @@ from mirrorflow_console.flow_views import (
     Level,
     SubjectKind,
     flow_view,
-    partition_levels,
     state_text,
-    topic_rows,
     worst_first,
 )
 from mirrorflow_console.group_views import group_rows
 from mirrorflow_console.heat_map import LEGENDS, Measure, heat_map
 from mirrorflow_console.lag_forecast import LagSample, Outlook
+from mirrorflow_console.partition_views import is_internal, partition_levels, topic_rows
 from mirrorflow_core.errors import ConnectionLostError, NotAuthorizedError
 from mirrorflow_core.reports import PartitionPhase
 from mirrorflow_replicator.http.progress_text import reasons, state_of
-from tests.unit.console.flow_readings import STOPPED, UNREACHABLE, conditions, healthy, reading, table
+from tests.unit.console.flow_readings import (
+    STOPPED,
+    UNREACHABLE,
+    conditions,
+    healthy,
+    reading,
+    set_value,
+    table,
+)
 from tests.unit.http.reports import NOW_S, partition
 
 
 def progress_of(flow_reading: FlowReading) -> Progress:
+    """The progress as `mirrorflow status` has it, with all partitions."""
     assert flow_reading.document is not None
-    return flow_reading.document.progress
+    partitions = flow_reading.partitions
+    rows = tuple(map(partitions.row, range(len(partitions))))
+    return replace(flow_reading.document.progress, partitions=rows)
 
 
 def test_a_copying_flow_has_no_problem():
@@ -164,7 +175,7 @@ def test_the_worst_flow_is_listed_first():
     assert [view.name for view in worst_first(map(flow_view, readings), {})] == ["broken", "silent", "fine"]
 
 
-def test_the_worst_topic_is_listed_first_and_internal_topics_are_hidden():
+def test_the_worst_topic_is_listed_first_and_internal_topics_are_recognised():
     parts = [
         partition(0, "a", source_offset=100),
         partition(0, "b", source_offset=50),
@@ -172,30 +183,30 @@ def test_the_worst_topic_is_listed_first_and_internal_topics_are_hidden():
         partition(0, "heartbeats"),
         partition(0, "mm2-configs.A.internal"),
     ]
-    progress = progress_of(reading(healthy(*parts)))
+    rows = topic_rows(reading(healthy(*parts)).partitions)
 
-    assert [row.topic for row in topic_rows(progress, internal=False)] == ["z", "b", "a"]
-    assert len(topic_rows(progress)) == 5
+    assert [row.topic for row in rows if not is_internal(row.topic)] == ["z", "b", "a"]
+    assert len(rows) == 5
 
 
 def test_the_heat_map_has_one_cell_per_partition():
     parts = [partition(number) for number in (0, 1)] + [partition(7, "t"), partition(0, "u", **STOPPED)]
-    rows = progress_of(reading(healthy(*parts))).partitions
+    partitions = reading(healthy(*parts)).partitions
 
-    state_map = heat_map(rows, partition_levels(rows), Measure.STATE)
+    state_map = heat_map(partitions, partition_levels(partitions), Measure.STATE)
 
     assert state_map.topics == (("u", 1, None), ("orders", 2, None), ("t", 1, (7,)))
     assert state_map.cells == "0444"
     assert state_map.counts["stopped"] == 1
     for measure in Measure:
-        cells = heat_map(rows, partition_levels(rows), measure).cells
+        cells = heat_map(partitions, partition_levels(partitions), measure).cells
         assert len(cells) == 4
         assert set(map(int, cells)) <= {*range(len(LEGENDS[measure]))}
 
 
 def cells_of(parts: Sequence[Any], measure: Measure) -> str:
-    rows = progress_of(reading(healthy(*parts))).partitions
-    return heat_map(rows, partition_levels(rows), measure).cells
+    partitions = reading(healthy(*parts)).partitions
+    return heat_map(partitions, partition_levels(partitions), measure).cells
 
 
 def test_starting_and_waiting_partitions_share_a_value_in_the_heat_map():
@@ -277,7 +288,7 @@ def test_a_flow_with_a_stopped_partition_has_no_forecast():
 
 def test_a_partition_without_a_lag_age_makes_the_lag_age_a_minimum():
     document = table(healthy(partition(0), partition(1)))
-    document["partitions"][1]["lagSeconds"] = None
+    set_value(document, 1, lagSeconds=None)
 
     samples = [LagSample(at_s, 20, 0.1, 9.0, 9.0) for at_s in range(0, 300, 5)]
     view = flow_view(FlowReading(key="f", name="f", document=connector_document(document)), samples)
@@ -290,8 +301,7 @@ def test_a_partition_without_a_lag_age_makes_the_lag_age_a_minimum():
 def test_a_stopped_partition_missing_in_the_table_is_reported():
     """The table is limited to the partitions with the largest lag. Those with an unknown lag come last."""
     unknown = {**STOPPED, "source_offset": -1}
-    document = table(healthy(partition(0), partition(3, **unknown)))
-    document["partitions"] = document["partitions"][:1]
+    document = table(healthy(partition(0), partition(3, **unknown)), limit=1)
 
     view = flow_view(FlowReading(key="f", name="f", document=connector_document(document)))
 

@@ -21,7 +21,7 @@ def test_a_single_document_is_unchanged():
 def test_partitions_and_counts_of_pods_are_added():
     document, flow = view(healthy(partition(0), partition(1)), healthy(partition(2, source_offset=50)))
 
-    assert [row["partition"] for row in document.progress.partitions] == [2, 0, 1]
+    assert document.partitions.column("partition") == [2, 0, 1]
     assert (flow.partitions, flow.lag, flow.records) == (3, "70", 270)
     assert document.progress.summary["partitions"]["copying"] == 3
 

@@ -445,7 +445,7 @@ class ConnectorStub(BaseHTTPRequestHandler):
     [
         (b"<html>", 200, "is not JSON"),
         (b"[]", 200, "is not a JSON object"),
-        (b'{"summary": {}, "partitions": 3}', 200, "no partitions"),
+        (b'{"summary": {}, "columns": 3}', 200, "no partitions"),
         (b"{}", 500, "HTTP status 500"),
         (b"", 302, "HTTP status 302"),
         (b"[" * 200_000, 200, "is not JSON"),

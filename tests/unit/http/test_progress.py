@@ -423,29 +423,27 @@ def test_the_table_lists_partitions_by_descending_lag():
 
 
 def test_the_table_in_columns_has_the_same_values():
-    report = connector(task(partition(0), partition(1)))
+    report = connector(task(partition(0), partition(1, "bills")))
     rows = json.loads(content(progress.partitions({}, view(report))))
     columns = json.loads(content(progress.partitions({"columns": "yes"}, view(report))))
+    listed = columns.pop("columns")
 
-    assert columns.pop("columns") == {
-        name: [row[name] for row in rows["partitions"]] for name in rows["partitions"][0]
-    }
-    assert columns == {name: value for name, value in rows.items() if name != "partitions"}
-    assert (
-        json.loads(content(progress.partitions({"limit": "0", "columns": "yes"}, view(report))))["columns"]
-        == {}
-    )
+    assert {name: listed[name] for name in ("partition", "topic", "guarantee")} == {
+        "partition": [1, 0], "topic": ["bills", "orders"], "guarantee": "exactly-once",
+    }  # fmt: skip
+    for index, row in enumerate(rows.pop("partitions")):
+        assert row == {
+            name: column[index] if isinstance(column, list) else column for name, column in listed.items()
+        }
+    assert columns == rows
 
 
-def test_a_short_column_is_the_value_that_all_of_several_partitions_have():
-    query = {"columns": "short"}
-    rows = (partition(0), partition(1))
-    several, lone = connector(task(*rows)), connector(task(rows[0]))
-    shared = json.loads(content(progress.partitions(query, view(several))))["columns"]
-    single = json.loads(content(progress.partitions(query, view(lone))))["columns"]
+def test_the_columns_of_one_partition_are_values_and_those_of_none_are_absent():
+    report = connector(task(partition(3)))
+    single = json.loads(content(progress.partitions({"columns": "yes"}, view(report))))["columns"]
+    none = json.loads(content(progress.partitions({"limit": "0", "columns": "yes"}, view(report))))["columns"]
 
-    assert (shared["partition"], shared["topic"], shared["guarantee"]) == ([0, 1], "orders", "exactly-once")
-    assert (single["partition"], single["topic"]) == ([0], ["orders"])
+    assert (single["partition"], single["topic"], none) == ([3], "orders", {})
 
 
 def test_a_partition_shows_no_lag_of_zero_while_a_cluster_is_away():
