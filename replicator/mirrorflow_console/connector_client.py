@@ -16,6 +16,7 @@ import ssl
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from mirrorflow_console.documents import BODY_MAX_BYTES, DocumentError
@@ -134,7 +135,7 @@ class _ConnectorConnection:
             if not piece:
                 raise DocumentError(INVALID)
             received += piece
-        length = self._length(received[:end])
+        length, self.stays_open = _parsed_head(received[:end])
         received = received[end + len(_HEAD_END) :]
         if len(received) == length:  # in one piece, as most are
             self.is_new = False
@@ -197,19 +198,29 @@ class _ConnectorConnection:
     def _ended(self) -> Exception:
         return ConnectionResetError(errno.ECONNRESET, RESET) if self.is_new else _EndedError()
 
-    def _length(self, head: bytes) -> int | None:
-        """Returns the body's length in bytes; None if it ends with the connection. Raises DocumentError."""
-        status = head[_STATUS_AT:_STATUS_END]
-        fields = head.lower()
-        if not status.isdigit() or _CHUNKED in fields:
-            raise DocumentError(INVALID)
-        if int(status) != http.client.OK:
-            raise DocumentError(f"its response has HTTP status {int(status)}")
-        length = _LENGTH.search(fields)
-        self.stays_open = length is not None and head.startswith(b"HTTP/1.1") and not _CLOSES.search(fields)
-        if length is not None and int(length[1]) > BODY_MAX_BYTES:
-            raise DocumentError(TOO_LONG)
-        return None if length is None else int(length[1])
+
+class _ResponseHead(NamedTuple):
+    """What the client needs of a response's head. *length*: of the body in bytes; None if it ends with the connection."""
+
+    length: int | None
+    stays_open: bool
+
+
+@lru_cache(maxsize=128)  # most responses of a poll have one of a few heads
+def _parsed_head(head: bytes) -> _ResponseHead:
+    """Parses the head of a response. Raises DocumentError."""
+    status = head[_STATUS_AT:_STATUS_END]
+    fields = head.lower()
+    if not status.isdigit() or _CHUNKED in fields:
+        raise DocumentError(INVALID)
+    if int(status) != http.client.OK:
+        raise DocumentError(f"its response has HTTP status {int(status)}")
+    match = _LENGTH.search(fields)
+    length = None if match is None else int(match[1])
+    if length is not None and length > BODY_MAX_BYTES:
+        raise DocumentError(TOO_LONG)
+    stays_open = length is not None and head.startswith(b"HTTP/1.1") and not _CLOSES.search(fields)
+    return _ResponseHead(length, stays_open)
 
 
 @dataclass(slots=True)

@@ -167,7 +167,7 @@ def parse_json(body: bytes) -> Any:
     try:
         text = body.decode()
         value = _parsed(text)
-        if _SURROGATE.search(text):
+        if "\\u" in text and _SURROGATE.search(text):
             value = _parsed(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode())
     except (ValueError, RecursionError):
         raise DocumentError("the response is not JSON") from None

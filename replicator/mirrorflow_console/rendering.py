@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib import resources
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -93,7 +93,8 @@ def _weekday(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%a %d")
 
 
-def link(path: str, **query: Any) -> str:
+@lru_cache(maxsize=1_024)  # each update of a page has the same again
+def link(path: str, **query: str | int | None) -> str:
     """Returns *path* with *query*, without parameters that are None or empty."""
     given = {name: value for name, value in query.items() if value not in {None, ""}}
     return f"{path}?{urlencode(given)}" if given else path
