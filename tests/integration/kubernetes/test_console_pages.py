@@ -57,7 +57,7 @@ class ConnectorPod:
 
     @property
     def source_end(self) -> int:
-        end: int = table(self.report)["partitions"][0]["sourceEndOffset"]
+        end: int = table(self.report)["columns"]["sourceEndOffset"]  # both partitions have the same
         return end
 
     def offsets(self) -> dict[str, Any]:

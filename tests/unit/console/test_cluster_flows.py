@@ -124,3 +124,13 @@ def test_the_pod_of_a_schema_connector_is_polled_for_an_open_page(cluster: Threa
     assert opened.schemas is not None
     assert opened.schemas["schemas"]["versions"] == 7
     assert ClusterHandler.polled[-2:] == ["source", "schemas"]
+
+
+def test_no_pod_is_polled_without_an_open_page(cluster: ThreadingHTTPServer):
+    """The history of a cluster's console then has what the resources' status has."""
+    flows = ClusterFlows(api_of(cluster), namespaces=("team",), port=cluster.server_port)
+
+    (flow,) = flows.read(frozenset(), frozenset(), is_watched=False)
+
+    assert flow.status is not None
+    assert ClusterHandler.polled == []

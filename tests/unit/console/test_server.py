@@ -20,7 +20,10 @@ import pytest
 from mirrorflow_cli.run_process import RunningFlow
 from mirrorflow_console import local_flows, server
 from mirrorflow_console.documents import FlowReading
+from mirrorflow_console.figures import UNKNOWN
 from mirrorflow_console.gate import Visitor
+from mirrorflow_console.lag_forecast import Forecast, Outlook
+from mirrorflow_console.local_server import listening_socket
 from mirrorflow_console.pages import PAGES, Page
 from mirrorflow_console.rendering import with_code
 from mirrorflow_core.reports import GroupsReport, HeartbeatReport, SchemasReport
@@ -137,6 +140,44 @@ def test_the_page_of_a_flow_shows_its_other_connectors_and_its_schemas():
     assert SCRIPT not in body
 
 
+def test_an_opened_partition_shows_both_positions_its_leader_epochs_and_its_last_error():
+    opened = partition(
+        3, source_offset=61, target_offset=52, source_leader_epoch=7, target_leader_epoch=4, **STOPPED
+    )
+    with served(FixedFlows([reading(healthy(partition(0), opened), name="a")])) as console:
+        _, _, body = get(console, "/partitions?flow=a&topic=orders&partition=3")
+
+    sides = re.findall(r'<tr><th scope="row">([\w ]+)</th><td[^>]*>(.*?)</td><td[^>]*>(.*?)</td></tr>', body)
+    assert {name: values for name, *values in sides if name != "topic"} == {
+        "copied up to": ["61", "52"],
+        "end": ["100", UNKNOWN],
+        "leader epoch": ["7", "4"],
+    }
+    assert '<code class="reason">RecordTooLarge</code> orders-3: the target refuses a record of 2 MB.' in body
+
+
+def test_the_page_of_a_flow_shows_its_conditions_the_time_of_catching_up_and_a_line_for_each_topic(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    estimate = Forecast(outlook=Outlook.ESTIMATE, least_s=600.0, most_s=900.0)
+    monkeypatch.setattr("mirrorflow_console.flow_views.forecast", lambda *_, **__: estimate)
+    status = conditions(("Ready", "False", "SecretMissing", "Secret east-user does not exist."))
+    flow = reading(healthy(partition(0), partition(0, "bills")), name="a", status=status)
+    with served(FixedFlows([flow])) as console:
+        now_s = time.time()
+        for age_s, lag in ((120, 30), (60, 10)):
+            console.history.add({}, {"a": [("orders", lag), ("bills", lag)]}, [], now_s - age_s)
+        _, _, body = get(console, "/flow?flow=a")
+
+    assert "<b>Ready</b> is False <code>SecretMissing</code>" in body
+    assert "Secret east-user does not exist." in body
+    caught_up = body[body.index("Caught up") : body.index("Throughput")]
+    assert len(re.findall(r'<time datetime="[\dTZ:-]+"', caught_up)) == 2
+    lines = dict(re.findall(r'aria-label="Lag of (\w+) in the last hour"><path d="([^"]*)"', body))
+    assert lines.keys() == {"orders", "bills"}
+    assert all(line.count("M") + line.count("L") >= 2 for line in lines.values())
+
+
 def test_the_page_of_partitions_counts_the_hidden_internal_ones():
     parts = partition(0), partition(1, **STOPPED), partition(0, "heartbeats")
     with served(FixedFlows([reading(healthy(*parts), name="a")])) as console:
@@ -224,6 +265,11 @@ def test_scripts_do_not_evaluate_code():
     for name in ("console.js", "theme.js"):
         text = (Path(server.__file__).parent / "static" / name).read_text()
         assert not re.findall(r"\beval\(|new Function|innerHTML|document\.write", text)
+
+
+def test_the_console_of_a_machine_listens_on_the_loopback_address_alone():
+    with listening_socket(0) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
 
 
 def test_a_request_with_a_foreign_host_name_is_refused(console: ServedConsole):
