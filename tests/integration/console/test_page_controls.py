@@ -28,6 +28,9 @@ UPDATE_MS = 30_000  # an open page is updated every 5 s, or later on a busy mach
 BOXES = """() => [...document.querySelectorAll("h1, h2, .figures > div, .figures b, .figures .sub, thead th, tbody td, tbody th")]
   .map((part) => { const box = part.getBoundingClientRect(); return [part.className, box.x, box.y, box.width, box.height]; })"""
 
+# Chromium drops the keys that are pressed before a page is painted for the first time.
+IS_PAINTED = "performance.getEntriesByName('first-contentful-paint').length > 0"
+
 
 @pytest.fixture(scope="module")
 def console() -> Iterator[ServedConsole]:
@@ -58,6 +61,7 @@ def test_partitions_are_reached_and_opened_by_the_keyboard(console: ServedConsol
 
 def test_the_slash_key_moves_to_the_filter_and_escape_leaves_it(console: ServedConsole, page: Page):
     page.goto(console.url)
+    page.wait_for_function(IS_PAINTED)
     page.keyboard.press("/")
     expect(page.get_by_role("searchbox")).to_be_focused()
     page.keyboard.type("no such flow")
