@@ -63,3 +63,19 @@ def test_the_first_screen_of_the_readme_shows_the_console_in_light_and_dark():
 
     assert {picture.removesuffix(".png").rpartition("-")[2] for picture in pictures} == {"light", "dark"}
     assert [] == [picture for picture in pictures if not (ROOT / picture).is_file()]
+
+
+def test_the_page_of_a_verification_has_only_colours_of_the_console():
+    page = (ROOT / "replicator" / "mirrorflow_seed" / "verify" / "result_folder.py").read_text()
+    console = (ROOT / "replicator" / "mirrorflow_console" / "static" / "console.css").read_text()
+
+    assert len(_colours(page)) > 20
+    assert _colours(page) <= _colours(console)
+
+
+def _colours(text: str) -> set[str]:
+    """Returns the colours in *text* as `#rrggbb`."""
+    short = re.findall(r"#([0-9a-f]{3})\b", text)
+    return {f"#{colour}" for colour in re.findall(r"#([0-9a-f]{6})\b", text)} | {
+        "#" + "".join(2 * digit for digit in colour) for colour in short
+    }
