@@ -292,7 +292,9 @@ def _stutter(result: Result, page: Any, port: int) -> None:
     """Measures the longest task of an open page of 10,000 partitions while it updates and the pointer moves over it."""
     page.goto(f"http://127.0.0.1:{port}/partitions?flow={LARGE_FLOW}")
     page.wait_for_timeout(1_000)
-    box = page.locator("#heat-canvas").bounding_box()
+    canvas = page.locator("#heat-canvas")
+    canvas.wait_for()
+    box = canvas.bounding_box()
     page.evaluate(_WATCH_TASKS)
     for move in range(MOVES):
         page.mouse.move(
