@@ -192,12 +192,12 @@ class TaskProcess:
     async def _assign(self, clusters: tuple[Cluster, Cluster], message: Assign) -> None:
         ended = self._sessions_ended
         async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
-            if ended != self._sessions_ended:
-                return
             if self._task is not None and not self._messages.empty():
                 return  # the session may have to end, or copies other partitions, before a cluster answers
             try:
                 async with self._changing:
+                    if ended != self._sessions_ended:
+                        return  # another session with this start would write under sequences and epochs that were used
                     task = self._task or await self._begin_task(clusters, message)
                     self._task = task
                 await task.assign(message.assignment.partitions, bytes_per_s=message.assignment.bytes_per_s)

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -214,6 +214,49 @@ def test_a_session_whose_partitions_cannot_be_connected_ends_when_it_is_to(monke
         await serving
 
     asyncio.run(test())
+
+
+def test_a_start_that_its_session_has_used_begins_no_second_session(monkeypatch: pytest.MonkeyPatch):
+    """The session ends while its partitions cannot be connected. A second one would write under the same sequences and epochs."""
+    monkeypatch.setattr(task_process, "RETRY_MIN_S", POLL_S)
+    monkeypatch.setattr(task_process, "RETRY_MAX_S", POLL_S)
+    sessions: list[SessionStub] = []
+
+    async def test() -> None:
+        may_end, tried_again = asyncio.Event(), asyncio.Event()
+
+        class EndingSession(SessionStub):
+            async def assign(self, _: object, *, bytes_per_s: float | None) -> None:
+                self.parts.end("a response was lost")
+                raise UnreachableError(cluster="east", addresses="a:1", problem="refused")
+
+            async def end(self, *, leaves: bool) -> None:
+                await may_end.wait()
+
+        async def start(*_: object, session: SessionParts, **__: object) -> SessionStub:
+            sessions.append(EndingSession(session))
+            return sessions[-1]
+
+        class Changing(asyncio.Lock):
+            async def acquire(self) -> Literal[True]:
+                if self.locked():
+                    tried_again.set()
+                return await super().acquire()
+
+        monkeypatch.setattr(task_process, "start_task_session", start)
+        process = TaskProcess(Begin(settings=settings(), task=0))
+        process._changing = Changing()
+        message = replace(START, start=SessionStart(producers=PRODUCERS, points={}, problems={}))
+        clusters: Any = (None, None)
+        assigning = asyncio.create_task(process._assign(clusters, message))
+        await tried_again.wait()
+        may_end.set()
+        await until(lambda: assigning.done() or len(sessions) > 1)
+        assigning.cancel()
+
+    asyncio.run(test())
+
+    assert len(sessions) == 1
 
 
 def test_a_session_waits_for_schemas_with_the_knowledge_of_its_process(monkeypatch: pytest.MonkeyPatch):
