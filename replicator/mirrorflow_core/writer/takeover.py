@@ -276,12 +276,14 @@ def _newer_positions(
 def _newer_position(stored: WriterPosition, acknowledged: WriterPosition) -> Steps[WriterPosition]:
     """Returns *acknowledged* if it is of the same writer, newer than *stored*, and the target still has it.
 
-    The log may not show it any more, because retention has removed the records since.
+    The log may not show it any more, because retention has removed the records since. If nothing of the writer follows
+    *acknowledged*, nothing follows a position that is not older: the log may have another producer's batch with its numbers.
     """
     writer = acknowledged.producer_id, acknowledged.producer_epoch
-    is_newer = acknowledged.next_source_offset > stored.next_source_offset
-    if writer != (stored.producer_id, stored.producer_epoch) or not is_newer:
+    if writer != (stored.producer_id, stored.producer_epoch):
         return stored
+    if acknowledged.next_source_offset <= stored.next_source_offset:
+        return replace(stored, left=stored.left or acknowledged.left)
     if acknowledged.target_epoch != UNKNOWN:
         end: LeaderEpochEnd = yield from ask(
             ReadEpochEnd(acknowledged.topic_partition, acknowledged.target_epoch, on_target=True)

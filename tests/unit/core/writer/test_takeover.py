@@ -606,6 +606,28 @@ def test_a_session_continues_after_the_records_acknowledged_in_the_previous_one(
     assert start.points[ORDERS].next_source_offset == next_offset
 
 
+@pytest.mark.parametrize("is_left", [False, True])
+@pytest.mark.parametrize("acknowledged", [ACKNOWLEDGED, OPEN], ids=["newer", "as stored"])
+def test_batches_of_another_producer_with_our_numbers_do_not_count_as_copied(acknowledged, *, is_left):
+    """The last session has found the batch: it marks its position as left, because none of its own batches follow."""
+    brokers = Brokers([OPEN])
+    first = acknowledged.target_end
+    brokers.batches = (
+        LogBatch(first, first + 2, 7, 16, acknowledged.sequence + 1, is_transactional=False),
+        LogBatch(first + 3, first + 3, 7, 17, -1, is_transactional=True, marker=Marker.ABORT),
+    )
+    brokers.next_producers = {"t-plain": [(7, 17)]}
+    owned = Ownership(plan=plan(ORDERS, copies=OWN_COPIES), lock=Producer("lock", 1, 0), tasks=())
+
+    start = brokers.run(
+        recover_task(owned, WriterIds("t", "t-plain"), [ORDERS], [replace(acknowledged, left=is_left)])
+    )
+
+    assert isinstance(start, SessionStart)
+    copied = 0 if is_left else 3
+    assert start.points[ORDERS].next_source_offset == acknowledged.next_source_offset + copied
+
+
 @pytest.mark.parametrize(
     ("loss_policy", "next_offset"), [(LossPolicy.FAIL, None), (LossPolicy.ALERT, 10), (LossPolicy.RESTART, 5)]
 )
