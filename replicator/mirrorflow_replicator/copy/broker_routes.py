@@ -160,7 +160,7 @@ class BrokerRoutes:
             )
             dispatch.apply(copier.source_leader_seen(epoch))
             if not is_same or dispatch.reader is None or was_recreated:
-                self.read_from(dispatch, source_leader)
+                self._read_from(dispatch, source_leader)
         if target_leader is not None:
             self._write_to(copier, dispatch, target_leader)
 
@@ -180,7 +180,14 @@ class BrokerRoutes:
                 dispatch.apply(copier.stop(error))
 
     def read_from(self, dispatch: PartitionDispatch, node_id: int) -> None:
-        """Reads the partition of *dispatch* from broker *node_id*."""
+        """Reads the partition of *dispatch* from broker *node_id*, which its leader prefers."""
+        copier = dispatch.copier
+        if copier.reads_topic(self._source.metadata.topic_id(copier.topic)):
+            self._read_from(dispatch, node_id)
+        else:
+            self.stale(copier)  # the leader of another topic, which has its name now
+
+    def _read_from(self, dispatch: PartitionDispatch, node_id: int) -> None:
         reader = self.readers.get(node_id)
         if reader is None:
             reader = self.readers[node_id] = self._new_reader(node_id)

@@ -167,3 +167,27 @@ def test_a_source_topic_that_was_created_again_causes_a_resync(
 
     before, after = asyncio.run(main())
     assert after - before == is_resynced
+
+
+@pytest.mark.parametrize(("topic_id", "reader"), [(FIRST_ID, 2), (SECOND_ID, 1)])
+def test_a_topic_that_was_created_again_is_not_read_from_the_replica_that_the_old_leader_preferred(
+    topic_id: uuid.UUID, reader: int
+) -> None:
+    """The response of the old topic arrives when the metadata have the new one, which has other records at the same offsets."""
+    task = Task(1)
+    task.source.topic_id = FIRST_ID
+
+    async def main() -> None:
+        await task.connect()
+        facts = ResumeFacts(
+            is_connected=True, source_topic_id=str(FIRST_ID), target_topic_id="", target_epoch=0
+        )
+        task.copier.resumed(facts, 0)
+        task.source.topic_id = topic_id
+        await task.source.refresh([task.source.name])
+        task.routes.read_from(task.dispatch, 2)
+
+    asyncio.run(main())
+
+    assert task.dispatch.reader is task.routes.readers[reader]
+    assert (task.copier in task.routes.without_leader) is (reader == 1)
