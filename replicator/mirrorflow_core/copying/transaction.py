@@ -363,6 +363,8 @@ class TaskTransaction:
             # It ends when the markers of the last transaction are written. An unclean election that removes the marker of
             # a partition then removes its plain batches, too.
             now = yield from self._use_ids([self._producers.transactional], now)
+            if self.end_reason:
+                return now
         for copier, change in changes.items():
             is_wanted = copier.wanted_change is change
             effects = copier.change_mode(change, now.wall_ms) if is_wanted else NOTHING

@@ -61,6 +61,7 @@ class Rig:
         self.requests: list[TransactionRequest] = []
         self.committed: list[int] = []  # the next source offsets of the positions
         self.ended: list[Producer] = []  # producers whose empty transactions were committed
+        self.ends: Done | Refused = Done()  # the response to them
         self.asks_again = False  # whether the copier requests to join again while it is added
         self._stored: list[int] = []
         self.transaction = TaskTransaction(
@@ -130,7 +131,7 @@ class Rig:
                     assert copier.mode is not None
                     assert not copier.mode.is_plain
                 self.ended.append(producer)
-                return Done()
+                return self.ends
         return None
 
     def request_kinds(self) -> Sequence[type[TransactionRequest]]:
@@ -232,6 +233,24 @@ def test_plain_batches_wait_for_the_marker_of_the_previous_transaction() -> None
     assert copier.mode.is_plain
     assert not copier.is_held
     assert not rig.transaction.end_reason
+
+
+def test_no_plain_batch_follows_a_transaction_whose_marker_may_be_missing() -> None:
+    """An unclean election that removes the marker alone would leave plain batches after records that are copied again."""
+    copier = begun_copier(TIMESTAMP_MS)
+    rig = Rig(copier)
+    rig.join()
+    rig.acknowledge()
+    copier.packer.add(batch_of(records_of(TIMESTAMP_MS), base_offset=103))
+    copier.next_batch(TIMESTAMP_MS, 1 << 20)
+    rig.transaction.want(copier)
+    rig.ends = Refused(NO_RESPONSE)
+
+    rig.perform(rig.transaction.finish(rig.now))
+
+    assert (rig.committed, rig.ended) == ([103], [PRODUCERS.transactional])
+    assert rig.transaction.end_reason
+    assert send(copier, TIMESTAMP_MS) is None
 
 
 @pytest.mark.parametrize(
