@@ -93,7 +93,7 @@ class TaskTransaction:
         self._members: dict[PartitionCopier, None] = {}
         self._changing: dict[PartitionCopier, int] = {}  # with `resyncs`; they wait for another mode
         self._to_store: dict[PartitionCopier, None] = {}  # whose positions are to be stored
-        self._stored: dict[PartitionCopier, WriterPosition] = {}
+        self._stored: dict[TopicPartition, WriterPosition] = {}  # also of partitions that were given up
         # What one transaction may hold, so that it ends within its time limit on a slow link or under a quota. A quota
         # lets a burst pass before it throttles: the rate of one transaction proves little about a much larger one.
         self._window = SendWindow(longest_interval_ms(timeout_ms) / 1000, growth=2)
@@ -153,20 +153,15 @@ class TaskTransaction:
         The latter are marked as left where another producer has written a batch with our next number: none of ours follows.
         """
         points = self._session.start.points
-        begun = {copier.source: copier for copier in _begun(copiers) if copier.source in points}
-        stored = [self._stored_position(source, begun.get(source), wall_ms) for source in points]
+        stored = [self._stored.get(source) or self._start_position(source, wall_ms) for source in points]
         return stored + [
             self._position(copier, wall_ms, is_left=copier.repeat is not None and copier.repeat.is_foreign)
-            for copier in begun.values()
-            if copier.mode is not None and copier.mode.is_plain
+            for copier in _begun(copiers)
+            if copier.source in points and copier.mode is not None and copier.mode.is_plain
             if copier.stream is not None and not copier.stream.has_fallen_back
         ]
 
-    def _stored_position(
-        self, source: TopicPartition, copier: PartitionCopier | None, wall_ms: int
-    ) -> WriterPosition:
-        if copier is not None and copier in self._stored:
-            return self._stored[copier]
+    def _start_position(self, source: TopicPartition, wall_ms: int) -> WriterPosition:
         start = self._session.start
         ids = start.topic_ids.get(source.topic, TopicIds())
         return flow_plan.start_position(
@@ -326,7 +321,7 @@ class TaskTransaction:
             # Without the wait for markers, which the beginning of the next transaction has in any case.
             self.took_ms.append((now.monotonic_s - began_s) * 1000)
             # Before their markers are there: the next session passes them on if the offsets topic loses them.
-            self._stored |= positions
+            self._stored |= {copier.source: position for copier, position in positions.items()}
             _, now = yield AwaitMarkers(producer)
         self._members.clear()
         self._sent_bytes = 0
@@ -445,7 +440,7 @@ class TaskTransaction:
         stream, mode = copier.stream, copier.mode
         assert stream is not None
         assert mode is not None
-        start, stored = self._session.start, self._stored.get(copier)
+        start, stored = self._session.start, self._stored.get(copier.source)
         point = start.points[copier.source]
         delivered, before = stream.delivered, point if stored is None else stored
         # Java also reads positions of aborted transactions, so its offset is that of the transaction before.

@@ -344,3 +344,16 @@ def test_a_member_is_stored_with_its_records_alone() -> None:
     rig.acknowledge()
 
     assert not copier.has_position_without_records
+
+
+def test_a_session_passes_on_what_it_has_stored_of_partitions_that_it_has_left() -> None:
+    """If the offsets topic was deleted meanwhile, records in transactions would be copied again from the session's start."""
+    copier = begun_copier(TIMESTAMP_MS)
+    rig = Rig(copier, responds_in_time=True)
+    rig.join()
+    rig.perform(rig.transaction.commit(rig.now))
+
+    acknowledged = rig.transaction.acknowledged_positions([], rig.now.wall_ms)
+
+    offsets = [position.next_source_offset for position in acknowledged if position.partition == 2]
+    assert rig.committed == offsets == [103]
