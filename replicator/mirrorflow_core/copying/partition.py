@@ -447,7 +447,7 @@ class PartitionCopier:
             self.packer.cut_before(part.cut_at)
         elif self.session.skips_refused:
             error = self._refused_batch(code, message, span, skips=part.records)
-            self.omission = RefusedRecords(span.first, part.next_offset, error)
+            self.omission = RefusedRecords(span.first, part.next_offset, part.source_epoch, error)
         else:
             return self._stop(self._refused_batch(code, message, span))
         return NOTHING
@@ -657,7 +657,7 @@ class PartitionCopier:
         """Continues after the last acknowledged record, or after what is lost or skipped."""
         mode = self.mode
         assert mode is not None
-        pair = stream.delivered
+        pair = delivered = stream.delivered
         alerts: Effects = ()
         omission, self.omission = self.omission, None
         if isinstance(omission, DetectedLoss):
@@ -673,8 +673,10 @@ class PartitionCopier:
             lost_records = omission.next_offset - pair.source_offset - 1
             alerts = self._alert_loss(omission.error, now_ms, lost_records=lost_records)
             self.refusals = 0
-            pair = pair._replace(source_offset=omission.next_offset - 1, source_epoch=UNKNOWN)
-        mode.rewind(pair.source_offset + 1, is_after_gap=pair is not stream.delivered)
+            stream.align(pair)
+            stream.pass_over(omission.next_offset, omission.source_epoch)
+            pair = stream.delivered
+        mode.rewind(pair.source_offset + 1, is_after_gap=pair is not delivered)
         return *alerts, *self._align(stream, mode, pair, now_ms, was_cut_off=False)
 
     def _align(

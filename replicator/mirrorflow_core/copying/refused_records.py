@@ -12,6 +12,7 @@ class RefusedRecords(NamedTuple):
 
     ordinal: int
     next_offset: int  # the source offset after them
+    source_epoch: int  # leader epoch of the offset before that; -1: unknown
     error: PartitionError
 
 
@@ -21,6 +22,7 @@ class RefusedPart(NamedTuple):
     cut_at: int | None
     records: int
     next_offset: int  # the source offset after them
+    source_epoch: int  # as in `RefusedRecords`
 
 
 def refused_part(span: Span, indexes: Sequence[int]) -> RefusedPart:
@@ -32,7 +34,9 @@ def refused_part(span: Span, indexes: Sequence[int]) -> RefusedPart:
     first = refused[0] if refused else span.count // 2
     if first > 0:
         cut_at = span.source_offset(span.first + first)
-        return RefusedPart(cut_at, 0, cut_at)
+        return RefusedPart(cut_at, 0, cut_at, span.source_epoch)
     count = next((place for place, index in enumerate(refused) if place != index), len(refused)) or 1
-    is_whole = count == span.count
-    return RefusedPart(None, count, span.next_offset if is_whole else span.source_offset(span.first + count))
+    if count < span.count:
+        return RefusedPart(None, count, span.source_offset(span.first + count), span.source_epoch)
+    epoch = span.skipped_epochs[-1].epoch if span.skipped_epochs else span.source_epoch
+    return RefusedPart(None, count, span.next_offset, epoch)

@@ -28,6 +28,7 @@ from mirrorflow_core.errors import (
     TargetDataLostError,
 )
 from mirrorflow_core.settings import LossPolicy
+from mirrorflow_core.source_epochs import EpochStart, followed_by
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_core.wire.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 from mirrorflow_core.wire.error_codes import (
@@ -264,6 +265,27 @@ def test_refused_records_are_skipped_if_configured(records, count, next_offset, 
     )
     resume(copier, 0)
     assert (copier.cursor.offset, copier.counts.lost_records) == (next_offset, next_offset - 100)
+
+
+@pytest.mark.parametrize(
+    ("records", "next_offset", "last_epoch"), [((0,), 101, 4), ((0, 1), 103, 5)], ids=["first", "all"]
+)
+def test_a_source_that_is_rewritten_after_skipped_records_is_found(records, next_offset, last_epoch):
+    """Until the next record is copied, fetches and positions name the leader epoch of what was skipped."""
+    copier = begun_copier(0, new_session(skips_refused=True))
+    assert copier.stream is not None
+    copier.stream.align(copier.stream.delivered._replace(source_epoch=3))
+    copier.stream.epochs = followed_by((), 3, 90)
+    put_in_flight(copier, 2, skipped=1)
+    skipped = copier.stream.in_flight.pop()._replace(source_epoch=4, skipped_epochs=(EpochStart(5, 102),))
+    copier.stream.in_flight.append(skipped)
+
+    copier.refused(INVALID_RECORD, "no key", records)
+    resume(copier, 0)
+
+    assert (copier.cursor.offset, copier.cursor.last_epoch) == (next_offset, last_epoch)
+    assert copier.stream.delivered.source_epoch == last_epoch
+    assert copier.stream.epochs == (EpochStart(3, 90), EpochStart(last_epoch, 100))
 
 
 def test_a_refusal_of_a_batch_in_flight_after_a_refused_one_is_ignored():
