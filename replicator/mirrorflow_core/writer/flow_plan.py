@@ -141,10 +141,11 @@ class SessionStart:
 def point_after(start: WritePoint, stream: Stream, *, sequence: int, target_epoch: int) -> WritePoint:
     """Returns the point after the last acknowledged record of *stream*, which began at *start*.
 
-    After a loss, the previous epoch is kept until a record is copied, so that a second loss is found.
+    After a loss, the previous epoch is kept until a record is copied, so that a second loss is found. An epoch that is known
+    counts: batches of it can be in flight, and the next session finds how many are on the target.
     """
     delivered = stream.delivered
-    is_start = delivered.source_offset + 1 == start.next_source_offset
+    is_start = delivered.source_offset + 1 == start.next_source_offset and delivered.source_epoch == UNKNOWN
     return replace(
         start,
         next_source_offset=delivered.source_offset + 1,

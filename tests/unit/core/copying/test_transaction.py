@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,10 +24,13 @@ from mirrorflow_core.copying.transaction_requests import (
     StorePositions,
     TransactionRequest,
 )
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.source_epochs import EpochStart
 from mirrorflow_core.wire.fetch import FetchKey, PartitionFetchResponse
 from mirrorflow_core.writer.broker_requests import NO_RESPONSE, Done, Producer, Refused, Transaction
 from mirrorflow_replicator.copy.partition_reports import partition_report
 from tests.unit.core.copying.stubs import (
+    POINT,
     PRODUCERS,
     begun_copier,
     new_copier,
@@ -35,7 +39,7 @@ from tests.unit.core.copying.stubs import (
     send,
     want_transaction,
 )
-from tests.unit.core.copying.test_batch_packer import TIMESTAMP_MS
+from tests.unit.core.copying.test_batch_packer import TIMESTAMP_MS, with_leader_epoch
 from tests.unit.core.wire.strategies import batch_of
 from tests.unit.core.wire.test_fetch import data_batch, marker
 
@@ -357,3 +361,28 @@ def test_a_session_passes_on_what_it_has_stored_of_partitions_that_it_has_left()
 
     offsets = [position.next_source_offset for position in acknowledged if position.partition == 2]
     assert rig.committed == offsets == [103]
+
+
+def test_a_position_before_the_first_acknowledgement_names_the_leader_epoch_of_the_batch_in_flight() -> None:
+    """A batch that is appended then is counted from this position: with the epoch before, the source would look as if rewritten."""
+    session = new_session()
+    source = TopicPartition("orders", 2)
+    session.start.points[source] = replace(POINT, source_epoch=3, epochs=(EpochStart(3, 0),))
+    copier = begun_copier(TIMESTAMP_MS, session)
+    rig = Rig(copier)
+    copier.packer.add(with_leader_epoch(batch_of(records_of(TIMESTAMP_MS), base_offset=100), 4))
+    assert send(copier, TIMESTAMP_MS) is None
+    rig.transaction.want(copier)
+    rig.perform(rig.transaction.commit(rig.now))
+    assert send(copier, TIMESTAMP_MS) is not None
+
+    rig.transaction.store([copier])
+    rig.perform(rig.transaction.commit(rig.now))
+
+    stored = [
+        (position.next_source_offset, position.source_epoch, position.epochs)
+        for request in rig.requests
+        if isinstance(request, StorePositions)
+        for position in request.positions
+    ]
+    assert stored == 2 * [(100, 4, (EpochStart(3, 0), EpochStart(4, 100)))]
