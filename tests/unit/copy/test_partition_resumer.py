@@ -77,7 +77,9 @@ class Resumption:
     [(FROZEN, 2, True), (DELETED, 1, False)],
     ids=["the leader does not respond for a moment", "the batch was deleted since"],
 )
-def test_a_batch_that_cannot_be_read_for_a_moment_is_read_again(monkeypatch, error, reads, *, is_foreign):
+def test_a_duplicate_is_examined_again_if_its_leader_does_not_respond(
+    monkeypatch, error, reads, *, is_foreign
+):
     """Otherwise the next session takes another producer's batch for a copy, and skips records."""
     resumption = Resumption(monkeypatch, error)
 

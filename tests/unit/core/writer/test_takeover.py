@@ -608,7 +608,7 @@ def test_a_session_continues_after_the_records_acknowledged_in_the_previous_one(
 
 @pytest.mark.parametrize("is_left", [False, True])
 @pytest.mark.parametrize("acknowledged", [ACKNOWLEDGED, OPEN], ids=["newer", "as stored"])
-def test_batches_of_another_producer_with_our_numbers_do_not_count_as_copied(acknowledged, *, is_left):
+def test_batches_of_another_producer_do_not_count_as_copied(acknowledged, *, is_left):
     """The last session has found the batch: it marks its position as left, because none of its own batches follow."""
     brokers = Brokers([OPEN])
     first = acknowledged.target_end
