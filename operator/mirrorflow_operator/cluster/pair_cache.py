@@ -63,7 +63,7 @@ class PairCache:
         return frozenset(
             key
             for key, resource in self.pairs.items()
-            if key.namespace == namespace and name in _flows_of(resource)
+            if key.namespace == namespace and name in resource.flows.values()
         )
 
     def put_pair(self, body: Body) -> frozenset[Key | PairKey]:
@@ -106,16 +106,10 @@ def _decided(resource: PairResource | None) -> frozenset[tuple[Key, bool]]:
 
 def _ended_flows_of(resource: PairResource) -> set[str]:
     """Returns the flow of the member that is not active; none before the first switchover."""
-    active, pair = resource.status.active, resource.pair
-    if pair is None or not resource.status.epoch or active not in pair.spec.members:
+    active, flows = resource.status.active, resource.flows
+    if not resource.status.epoch or active not in flows:
         return set()
-    return {member.flow for alias, member in pair.spec.members.items() if alias != active}
-
-
-def _flows_of(resource: PairResource) -> set[str]:
-    if resource.pair is None:
-        return set()
-    return {member.flow for member in resource.pair.spec.members.values()}
+    return {flow for alias, flow in flows.items() if alias != active} - {flows[active]}
 
 
 def observed_pair(body: Body) -> PairResource:
@@ -133,11 +127,19 @@ def observed_pair(body: Body) -> PairResource:
         uid=metadata["uid"],
         generation=metadata.get("generation", 0),
         resource_version=metadata["resourceVersion"],
+        flows=_named_flows((body.get("spec") or {}).get("members")),
         pair=pair,
         errors=errors,
         newer_fields=newer_fields,
         status=parse_object_status(body.get("status"), PairStatus),
     )
+
+
+def _named_flows(members: Any) -> dict[str, str]:
+    """Returns the flow of each member by its alias; those that cannot be read are left out."""
+    named = members.items() if isinstance(members, Mapping) else ()
+    flows = ((str(alias), member.get("flow")) for alias, member in named if isinstance(member, Mapping))
+    return {alias: flow for alias, flow in flows if isinstance(flow, str)}
 
 
 def observed_switchover(body: Body) -> SwitchoverResource:

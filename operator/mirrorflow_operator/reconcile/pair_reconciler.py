@@ -130,12 +130,10 @@ class PairReconciler:
 
     async def _observe(self, key: PairKey) -> PairObservation:
         pair = self.cache.pairs.pairs.get(key)
-        named = set[str]()
-        if pair is not None and pair.pair is not None:
-            named = {member.flow for member in pair.pair.spec.members.values()}
+        named = () if pair is None else pair.flows.values()
         flows = {
             name: seen.resource
-            for name in sorted(named)
+            for name in sorted(set(named))
             if (seen := self.cache.flows.get((key.namespace, name))) is not None and not seen.deleting
         }
         return PairObservation(

@@ -97,9 +97,9 @@ def active_member(observation: PairObservation) -> ActiveMember:
     has the better evidence than one that reports another's.
     """
     resource = observation.pair
-    if resource is None or resource.pair is None:
+    if resource is None:
         return ActiveMember()
-    before, pair = resource.status, resource.pair
+    before = resource.status
     known = ActiveMember(
         active=before.active if before.epoch else "",
         promoted_by=before.promoted_by,
@@ -113,12 +113,12 @@ def active_member(observation: PairObservation) -> ActiveMember:
 
     reports = [job.report for job in observation.jobs.values() if job.report is not None]
     for report in sorted(reports, key=lambda report: (*rank(report), report.id)):
-        if report.active not in pair.spec.members or report.epoch < known.epoch:
+        if report.active not in resource.flows or report.epoch < known.epoch:
             continue
         is_other = report.promoted_by != known.promoted_by
         if is_other and rank(report) <= (known.epoch, promoted_s.get(known.promoted_by, 0.0), False):
             continue
-        flow = pair.spec.members[report.active].flow
+        flow = resource.flows[report.active]
         copies_back = report.may_copy_back and report.promoted_by == report.id
         is_same = known.active == report.active
         known = ActiveMember(
@@ -127,7 +127,7 @@ def active_member(observation: PairObservation) -> ActiveMember:
             epoch=report.epoch,
             runs=flow if copies_back else known.runs if is_same else "",
         )
-    return known if known.active else ActiveMember(active=_active_by_spec(pair, observation.flows))
+    return known if known.active else ActiveMember(active=_active_by_spec(resource.flows, observation.flows))
 
 
 def _promotion_times(observation: PairObservation) -> dict[str, float]:
@@ -163,12 +163,12 @@ def is_unread(job: ObservedSwitchoverJob, pair: PairResource) -> bool:
     return job.report is None and not is_recorded
 
 
-def _active_by_spec(pair: MirrorPair, flows: Mapping[str, Resource]) -> str:
-    """Returns the member whose flow is not Stopped; "" if that is none or both."""
+def _active_by_spec(named: Mapping[str, str], flows: Mapping[str, Resource]) -> str:
+    """Returns the member whose flow is not Stopped; "" if that is none or both. *named*: the flow of each member."""
     running = [
         alias
-        for alias, member in pair.spec.members.items()
-        if (resource := flows.get(member.flow)) is not None
+        for alias, flow in named.items()
+        if (resource := flows.get(flow)) is not None
         and resource.flow is not None
         and resource.flow.spec.state is not State.STOPPED
     ]

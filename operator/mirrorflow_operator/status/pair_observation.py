@@ -40,7 +40,8 @@ class PairKey(NamedTuple):
 class PairResource:
     """A MirrorPair as stored in the cluster; `pair` is None where its spec is invalid, and `errors` say why.
 
-    `newer_fields`: warnings about fields of a newer CRD.
+    `flows`: the flow of each member by its alias, also of an invalid spec as far as that names them. A flow that a switchover has started
+    or ended must not change for that. `newer_fields`: warnings about fields of a newer CRD.
     """
 
     namespace: str
@@ -48,6 +49,7 @@ class PairResource:
     uid: str
     generation: int
     resource_version: str
+    flows: Mapping[str, str]
     pair: MirrorPair | None = None
     errors: tuple[FieldError, ...] = ()
     newer_fields: tuple[FieldError, ...] = ()

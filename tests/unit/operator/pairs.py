@@ -89,6 +89,7 @@ def pair_resource(status: PairStatus | None = None, **spec: Any) -> PairResource
         uid="uid-pair",
         generation=1,
         resource_version="1",
+        flows={"east": "east-to-west", "west": "west-to-east"},
         pair=mirror_pair(**spec),
         status=status or PairStatus(),
     )

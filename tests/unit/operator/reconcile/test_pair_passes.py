@@ -733,6 +733,28 @@ def test_a_pair_with_a_field_of_a_newer_crd_is_used_without_it(simulation: PairS
     assert KEY.name == simulation.cache.pairs.stopping_pair((NAMESPACE, "east-to-west"))
 
 
+@pytest.mark.parametrize("passes_before", [1, 0], ids=["status-written", "status-not-written"])
+def test_a_pair_that_becomes_invalid_keeps_the_decision_which_of_its_flows_runs(
+    simulation: PairSimulation, passes_before: int
+):
+    """A value of a newer CRD, or a rule of this operator that is newer than the pair: no flow may start or stop for that."""
+    simulation.request()
+    simulation.run()
+    simulation.end_job(SwitchoverState.DONE)
+    for _ in range(passes_before):
+        simulation.run()
+    stored = simulation.api.objects["MirrorPair", KEY.name]
+    simulation.api.store(MIRROR_PAIR, {**stored, "spec": {**stored["spec"], "fence": {"method": "Rumour"}}})
+    simulation.run()
+
+    status = simulation.status("MirrorPair", KEY.name)
+    (accepted,) = (condition for condition in status["conditions"] if condition["type"] == "Accepted")
+    assert ("False", "InvalidSpec") == (accepted["status"], accepted["reason"])
+    assert ("west", "east-west/move", 1) == (status["active"], status["promotedBy"], status["epoch"])
+    assert KEY.name == simulation.cache.pairs.stopping_pair((NAMESPACE, "east-to-west"))
+    assert simulation.cache.pairs.is_started((NAMESPACE, "west-to-east"))
+
+
 def test_a_switchover_with_a_field_of_a_newer_crd_is_refused(simulation: PairSimulation):
     """The field may say what must not be done."""
     simulation.request(keepReaders=True)
