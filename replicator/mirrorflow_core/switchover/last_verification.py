@@ -29,7 +29,8 @@ def why_not_verified(
 ) -> str:
     """Returns why the *last* verification of *flow* does not allow a switchover, as a sentence; "": it does, or none is required.
 
-    *source* says where a verification is looked for, for the sentence about none.
+    *source* says where a verification is looked for, for the sentence about none. The sentence does not change with *now_ms* alone, so
+    that a status with it is not written again and again.
     """
     if within_ms is None:
         return ""
@@ -38,12 +39,11 @@ def why_not_verified(
     if last is None:
         return f"{FIELD}: it is unknown when a verification of flow {flow} last found both clusters equal: {source}. {cure}."
     ended = datetime.fromtimestamp(last.ended_ms / 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    age_ms = max(0, now_ms - last.ended_ms)
-    named = f"verification {last.run} of flow {flow} ended {duration_text(age_ms)} ago ({ended})"
+    named = f"verification {last.run} of flow {flow} ended at {ended}"
     if not last.is_equal:
         return f"{FIELD}: {named} and has found differences. Correct them, then verify again (docs/verification.md)."
-    if age_ms > within_ms:
-        return f"{FIELD}: {named}, which is longer than {within}. {cure}, or raise the limit."
+    if now_ms - last.ended_ms > within_ms:
+        return f"{FIELD}: {named}, longer than {within} ago. {cure}, or raise the limit."
     return ""
 
 

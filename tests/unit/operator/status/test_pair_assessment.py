@@ -244,7 +244,7 @@ def verified_observation(
     ("hours_ago", "part"),
     [
         (None, "it is unknown when a verification of flow east-to-west"),
-        (25, "verification nightly of flow east-to-west ended 25 h ago"),
+        (25, "verification nightly of flow east-to-west ended at 2026-11-28T23:53:20Z, longer than 24 h ago"),
     ],
     ids=["none", "old"],
 )
@@ -253,6 +253,16 @@ def test_a_pair_whose_last_verification_is_not_recent_is_not_ready(hours_ago: fl
 
     assert ("NotVerified", "NotReady") == (ready(status)[1], status.phase)
     assert part in ready(status)[2]
+
+
+def test_time_alone_does_not_change_the_status_of_a_pair_that_is_not_verified():
+    """A message with an age would be written again each minute."""
+    seen = verified_observation(25)
+    before = written(seen)
+    assert seen.pair is not None
+    later = replace(seen, now_s=NOW_S + 7_200, pair=replace(seen.pair, status=before))
+
+    assert before == written(later)
 
 
 def test_a_pair_with_a_recent_equal_verification_is_ready():
