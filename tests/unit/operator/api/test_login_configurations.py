@@ -38,6 +38,7 @@ AWS = "software.amazon.msk.auth.iam.IAMLoginModule"
         (OAUTH, 'clientId="${env:ID}" clientSecret="hunter2"'),
         (OAUTH, 'oauth.client.id="a" oauth.refresh.token="hunter2"'),
         (AWS, 'awsRoleAccessKeyId="${env:ID}" awsRoleSecretAccessKey="hunter2"'),
+        (PLAIN, 'username="$ConnectionString" password="Endpoint=sb://hunter2/;SharedAccessKey=${env:KEY}"'),
     ],
 )
 def test_a_secret_option_in_plain_text_is_refused(module: str, options: str) -> None:
@@ -45,6 +46,7 @@ def test_a_secret_option_in_plain_text_is_refused(module: str, options: str) -> 
         load_flow(FLOW.format(module=module, options=options))
 
     assert "[sasl.jaas.config]: it contains a secret in plain text" in str(raised.value)
+    assert "write a reference such as ${dir:/path:key} as the whole value" in str(raised.value)
     assert "hunter2" not in str(raised.value)
 
 
@@ -55,6 +57,7 @@ def test_a_secret_option_in_plain_text_is_refused(module: str, options: str) -> 
         (PLAIN, 'password=${env:PASSWORD} username="a"'),
         (PLAIN, "username=\"a\" password='${env:START}${env:END}'"),
         (PLAIN, 'username="${env:USER}" password=""'),
+        (PLAIN, 'username="$ConnectionString" password="${dir:/mnt/vault:connection-string}"'),
         (OAUTH, 'clientId="a" clientSecret="${env:SECRET}" scope="kafka"'),
         (OAUTH, 'oauth.token.endpoint.uri="https://login/token" oauth.access.token.location="/var/secrets/t"'),
         (OAUTH, "unsecuredLoginStringClaim_sub='a'"),
