@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from mirrorflow_core.backoff import Backoff, jittered_s
 from mirrorflow_operator.api.spark_workloads import SparkLauncher
-from mirrorflow_operator.cluster.cache import ClusterCache, QueueKey, Watches, list_all
+from mirrorflow_operator.cluster.cache import ClusterCache, QueueKey, list_all
 from mirrorflow_operator.cluster.client import (
     LEASE,
     MIRROR_FLOW,
@@ -40,6 +40,7 @@ from mirrorflow_operator.cluster.client import (
 )
 from mirrorflow_operator.cluster.definition import update_definitions
 from mirrorflow_operator.cluster.progress_poller import Poller
+from mirrorflow_operator.cluster.watches import Watches
 from mirrorflow_operator.errors import (
     ApiServerError,
     ConflictError,

@@ -6,7 +6,7 @@ import threading
 import kopf
 import pytest
 
-from mirrorflow_operator.cluster.cache import Watches
+from mirrorflow_operator.cluster.watches import Watches
 from mirrorflow_operator.errors import NoResponseError
 from tests.harness.kafka.processes import wait_until
 
