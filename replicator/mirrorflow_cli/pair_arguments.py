@@ -15,8 +15,9 @@ from mirrorflow_core.settings import ClientSettings, SourceSettings
 from mirrorflow_core.switchover.fence_policies import policy_name
 from mirrorflow_core.switchover.hook_jobs import FENCE_KINDS
 from mirrorflow_core.switchover.record import SwitchoverLimits
+from mirrorflow_operator.api.authentication import Authentication
 from mirrorflow_operator.api.mirror_pair import Hook, LoadedPair, load_pair
-from mirrorflow_operator.api.spec import Authentication, MirrorFlow
+from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.plan.secret_layout import SecretLayout
 from mirrorflow_replicator.switchover.hook_jobs import HookJobSettings

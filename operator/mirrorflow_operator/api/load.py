@@ -19,10 +19,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from mirrorflow_operator.api.authentication import ABSOLUTE_PATH, AWS_REGION, AWS_ROLE
 from mirrorflow_operator.api.model import QUANTITY_PATTERN
 from mirrorflow_operator.api.rules.table import check
 from mirrorflow_operator.api.spark_workloads import ARCHIVE_URL_PATTERN
-from mirrorflow_operator.api.spec import ABSOLUTE_PATH, AWS_REGION, AWS_ROLE, CONTEXT, MirrorFlow
+from mirrorflow_operator.api.spec import CONTEXT, MirrorFlow
 from mirrorflow_operator.api.workloads import FIELD_PATH_PATTERN
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 

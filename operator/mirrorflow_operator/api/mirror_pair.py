@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from mirrorflow_operator.api.authentication import Authentication
 from mirrorflow_operator.api.load import field_errors, parse_flow, read_documents, validated
 from mirrorflow_operator.api.model import (
     LIST_MAX,
@@ -25,14 +26,7 @@ from mirrorflow_operator.api.model import (
 )
 from mirrorflow_operator.api.rules.pair_rules import PAIR_RULES, check_object
 from mirrorflow_operator.api.rules.table import check_authentication
-from mirrorflow_operator.api.spec import (
-    API_VERSION,
-    Authentication,
-    FlowMetadata,
-    MirrorFlow,
-    NamingPolicy,
-    SyncMode,
-)
+from mirrorflow_operator.api.spec import API_VERSION, FlowMetadata, MirrorFlow, NamingPolicy, SyncMode
 from mirrorflow_operator.api.workloads import (
     VOLUMES_MAX,
     EnvironmentVariable,

@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from mirrorflow_core.java.cloud_logins import AWS_HANDLER, AZURE_HANDLER, GCP_HANDLER, OAUTH_MODULE, SCOPE_KEY
 from mirrorflow_core.java.jaas import escape_option, format_jaas
 from mirrorflow_core.settings import REGISTRY_PREFIX
-from mirrorflow_operator.api.spec import (
+from mirrorflow_operator.api.authentication import (
     Authentication,
     AuthenticationType,
-    ClusterSpec,
-    SchemaRegistry,
     SecretKey,
     TextSource,
     TrustedCertificate,
 )
+from mirrorflow_operator.api.spec import ClusterSpec, SchemaRegistry
 from mirrorflow_operator.plan.secret_layout import SecretLayout
 
 CLIENT_ROLES = ("consumer", "producer", "admin")

@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from mirrorflow_core.java.properties import format_properties
 from mirrorflow_core.switchover.last_verification import LastVerification
+from mirrorflow_operator.api.authentication import Authentication
 from mirrorflow_operator.api.mirror_pair import Hook, MirrorPair
-from mirrorflow_operator.api.spec import Authentication, MirrorFlow, State
+from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.switchover import RehearsalCanary, Switchover
 from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.plan import names

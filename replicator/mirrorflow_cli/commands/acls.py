@@ -45,8 +45,9 @@ from mirrorflow_core.topics.topic_acls import (
 )
 from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_core.writer.transactional_ids import TAIL_WRITERS, TransactionalIds, switchover_lock
+from mirrorflow_operator.api.authentication import Authentication
 from mirrorflow_operator.api.mirror_pair import PAIR_KIND, FenceMethod, LoadedPair
-from mirrorflow_operator.api.spec import Authentication, ClusterSpec, MirrorFlow, NamingPolicy, Side, SyncMode
+from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, NamingPolicy, Side, SyncMode
 from mirrorflow_operator.api.workloads import Connector, ConnectorKind
 from mirrorflow_operator.plan.names import policy_settings
 from mirrorflow_operator.plan.pod_sharing import group_and_topics

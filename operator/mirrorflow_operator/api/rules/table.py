@@ -20,6 +20,11 @@ from mirrorflow_core.replication_policy import alias_split_problem, is_alias_spl
 from mirrorflow_core.setting_table import CONNECTOR_SCOPES, SYNONYMS, WORKER_SCOPES, Scope, find, suggestion
 from mirrorflow_core.settings import TransformKind
 from mirrorflow_core.transforms import TRANSFORMS_PACKAGE, read_transforms
+from mirrorflow_operator.api.authentication import (
+    Authentication,
+    AuthenticationType,
+    RegistryAuthenticationType,
+)
 from mirrorflow_operator.api.model import ApiModel, amount
 from mirrorflow_operator.api.rules.rule import (
     Placeholder,
@@ -34,14 +39,7 @@ from mirrorflow_operator.api.rules.rule import (
 )
 from mirrorflow_operator.api.rules.variable_rules import variable_rules
 from mirrorflow_operator.api.spark_workloads import SPARK_KEYS_SET, SPARK_SECRETS, SparkLauncher
-from mirrorflow_operator.api.spec import (
-    Authentication,
-    AuthenticationType,
-    InitialPosition,
-    MirrorFlow,
-    NamingPolicy,
-    RegistryAuthenticationType,
-)
+from mirrorflow_operator.api.spec import InitialPosition, MirrorFlow, NamingPolicy
 from mirrorflow_operator.api.timestamps import parse_timestamp
 from mirrorflow_operator.api.workloads import (
     COLOCATABLE,
