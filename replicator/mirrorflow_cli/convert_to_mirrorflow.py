@@ -40,7 +40,7 @@ from mirrorflow_core.transforms import read_transforms
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX
 from mirrorflow_operator.api.workloads import field_of
 from mirrorflow_replicator.config import clients
-from mirrorflow_replicator.config.connector_properties import checkpoint_refusal
+from mirrorflow_replicator.config.checkpoint_properties import checkpoint_refusal
 from mirrorflow_replicator.config.plugins import config_exceptions
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
 

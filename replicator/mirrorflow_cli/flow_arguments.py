@@ -28,7 +28,7 @@ from mirrorflow_operator.api.workloads import ConnectorKind
 from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.plan.properties import ConnectorPlan, Plan, plan
 from mirrorflow_operator.plan.secret_layout import FILE_PROVIDER, SecretLayout
-from mirrorflow_replicator.config.connector_properties import parse_checkpoint
+from mirrorflow_replicator.config.checkpoint_properties import parse_checkpoint
 from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.http.rest_plugins import problems
 

@@ -2,11 +2,16 @@
 
 from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
 
+SOURCE_CONNECTOR = "MirrorSourceConnector"
+CHECKPOINT_CONNECTOR = "MirrorCheckpointConnector"
+HEARTBEAT_CONNECTOR = "MirrorHeartbeatConnector"
+SCHEMA_CONNECTOR = "MirrorSchemaConnector"
+CONNECTORS = (SOURCE_CONNECTOR, CHECKPOINT_CONNECTOR, HEARTBEAT_CONNECTOR, SCHEMA_CONNECTOR)
 _TASKS = {
-    "MirrorSourceConnector": "MirrorSourceTask",
-    "MirrorCheckpointConnector": "MirrorCheckpointTask",
-    "MirrorHeartbeatConnector": "MirrorHeartbeatTask",
-    "MirrorSchemaConnector": "MirrorSchemaTask",
+    SOURCE_CONNECTOR: "MirrorSourceTask",
+    CHECKPOINT_CONNECTOR: "MirrorCheckpointTask",
+    HEARTBEAT_CONNECTOR: "MirrorHeartbeatTask",
+    SCHEMA_CONNECTOR: "MirrorSchemaTask",
 }
 
 

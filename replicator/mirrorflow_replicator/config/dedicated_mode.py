@@ -30,12 +30,12 @@ from mirrorflow_core.setting_table import (
 )
 from mirrorflow_core.settings import REGISTRY_URL_KEY, WorkerSettings
 from mirrorflow_replicator.config import clients
-from mirrorflow_replicator.config.connector_properties import (
+from mirrorflow_replicator.config.checkpoint_properties import checkpoint_refusal
+from mirrorflow_replicator.config.connector_classes import (
     CHECKPOINT_CONNECTOR,
     HEARTBEAT_CONNECTOR,
     SCHEMA_CONNECTOR,
     SOURCE_CONNECTOR,
-    checkpoint_refusal,
 )
 from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver, shown_value

@@ -37,7 +37,7 @@ from mirrorflow_core.settings import (
     WorkerSettings,
 )
 from mirrorflow_replicator.config import clients
-from mirrorflow_replicator.config.connector_properties import parse_connector
+from mirrorflow_replicator.config.connector_settings import parse_connector
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
 from mirrorflow_replicator.config.storage import offset_storage, worker_topics
 

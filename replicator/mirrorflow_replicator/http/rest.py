@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote
 
 from mirrorflow_core.connect.session_keys import MISSING_SIGNATURE, ConnectError
 from mirrorflow_core.reports import ConnectorReport, TaskReport
-from mirrorflow_replicator.config.connector_properties import CONNECTORS
+from mirrorflow_replicator.config.connector_classes import CONNECTORS
 from mirrorflow_replicator.config.providers import shown
 from mirrorflow_replicator.http.commands import (
     INTEGER,

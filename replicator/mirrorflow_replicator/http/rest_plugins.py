@@ -20,14 +20,14 @@ from mirrorflow_core import setting_table
 from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.setting_table import Key, Scope, Verdict
-from mirrorflow_replicator.config.connector_classes import simple_name
-from mirrorflow_replicator.config.connector_properties import (
+from mirrorflow_replicator.config.connector_classes import (
     CONNECTORS,
     HEARTBEAT_CONNECTOR,
     SCHEMA_CONNECTOR,
     SOURCE_CONNECTOR,
-    parse_connector,
+    simple_name,
 )
+from mirrorflow_replicator.config.connector_settings import parse_connector
 from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, shown_value
 from mirrorflow_replicator.http.commands import NULL_VALUE

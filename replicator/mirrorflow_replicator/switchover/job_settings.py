@@ -25,7 +25,7 @@ from mirrorflow_core.switchover.hook_jobs import FENCE_KINDS, HookJobKind
 from mirrorflow_core.switchover.last_verification import LastVerification
 from mirrorflow_core.switchover.record import SwitchoverLimits, SwitchoverRecord
 from mirrorflow_core.switchover.states import SwitchoverType
-from mirrorflow_replicator.config.connector_properties import parse_checkpoint
+from mirrorflow_replicator.config.checkpoint_properties import parse_checkpoint
 from mirrorflow_replicator.config.worker_properties import load_standalone
 from mirrorflow_replicator.switchover.hook_jobs import HookJobSettings
 from mirrorflow_replicator.switchover.hooks import HookSettings, SwitchoverHook

@@ -14,7 +14,7 @@ from mirrorflow_core.connect.session_keys import ConnectError
 from mirrorflow_core.connect.worker_records import ConfigRecord, TargetState
 from mirrorflow_core.errors import FlowEndedError, FlowInUseError
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
-from mirrorflow_replicator.config.connector_properties import parse_connector
+from mirrorflow_replicator.config.connector_settings import parse_connector
 from mirrorflow_replicator.connectors.flow_fencing import fenced_flow
 from mirrorflow_replicator.http.commands import (
     NOT_FOUND,

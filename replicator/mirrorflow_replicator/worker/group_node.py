@@ -26,8 +26,7 @@ from mirrorflow_core.settings import ConnectorSettings, GroupSettings, SessionKe
 from mirrorflow_kafka.client.cancellation import together
 from mirrorflow_kafka.stores.group_membership import Membership
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
-from mirrorflow_replicator.config.connector_classes import simple_name
-from mirrorflow_replicator.config.connector_properties import SOURCE_CONNECTOR
+from mirrorflow_replicator.config.connector_classes import SOURCE_CONNECTOR, simple_name
 from mirrorflow_replicator.connectors.child_process import WarmProcess
 from mirrorflow_replicator.connectors.connector_host import RunningConnector, create_connector
 from mirrorflow_replicator.http.commands import Command, Fence, PutTasks, Restart, RestartTask

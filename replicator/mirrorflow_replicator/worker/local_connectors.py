@@ -28,7 +28,7 @@ from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
-from mirrorflow_replicator.config.connector_properties import converter_warnings, parse_connector
+from mirrorflow_replicator.config.connector_settings import converter_warnings, parse_connector
 from mirrorflow_replicator.connectors.connector_host import IdleConnector, RestartsTasks, RunningConnector
 from mirrorflow_replicator.logs import LOGGERS, NUMBERS
 from mirrorflow_replicator.worker import config_decisions

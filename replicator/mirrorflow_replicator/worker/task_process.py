@@ -22,8 +22,8 @@ from mirrorflow_kafka.client.cluster import Cluster, connect_both
 from mirrorflow_kafka.stores.position_store import position_store
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator import logs, process
-from mirrorflow_replicator.config.connector_properties import for_task
 from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.config.source_properties import for_task
 from mirrorflow_replicator.connectors.connector_state import ClusterClients
 from mirrorflow_replicator.connectors.report_lines import encode_report
 from mirrorflow_replicator.connectors.task_messages import (

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from mirrorflow_core.settings import ClientSettings, SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_replicator.config.connector_properties import parse_source
+from mirrorflow_replicator.config.source_properties import parse_source
 from mirrorflow_replicator.switchover.flow_end import EndedFlow, clear_end, end_flow, ended_flow
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.replicator import Replicator

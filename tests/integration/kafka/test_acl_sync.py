@@ -9,8 +9,8 @@ from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, Patt
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.identity_topic import AclMarks
-from mirrorflow_replicator.config.connector_properties import parse_source
 from mirrorflow_replicator.config.plugins import make_selection
+from mirrorflow_replicator.config.source_properties import parse_source
 from mirrorflow_replicator.connectors.acl_sync import AclSync
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until

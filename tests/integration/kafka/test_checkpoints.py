@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_replicator.config.connector_properties import parse_source
+from mirrorflow_replicator.config.source_properties import parse_source
 from mirrorflow_replicator.switchover.flow_end import clear_end, end_flow
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.mm2 import MirrorMaker

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Callable
 
 from mirrorflow_core.offsets.checkpoints import HAS_MEMBERS
-from mirrorflow_replicator.config.connector_properties import parse_checkpoint
+from mirrorflow_replicator.config.checkpoint_properties import parse_checkpoint
 from mirrorflow_replicator.switchover.final_groups import FinalGroup, GroupOutcome, clamp_groups
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load

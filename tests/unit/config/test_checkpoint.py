@@ -4,7 +4,7 @@ import pytest
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.settings import CheckpointSettings
-from mirrorflow_replicator.config.connector_properties import parse_checkpoint
+from mirrorflow_replicator.config.checkpoint_properties import parse_checkpoint
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
 
 CONNECTOR = {

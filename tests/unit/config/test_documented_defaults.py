@@ -4,7 +4,9 @@ import pytest
 
 from mirrorflow_core.setting_table import KEYS, Scope, Verdict
 from mirrorflow_core.settings import CheckpointSettings, HeartbeatSettings, SourceSettings
-from mirrorflow_replicator.config.connector_properties import parse_checkpoint, parse_heartbeat, parse_source
+from mirrorflow_replicator.config.checkpoint_properties import parse_checkpoint
+from mirrorflow_replicator.config.heartbeat_properties import parse_heartbeat
+from mirrorflow_replicator.config.source_properties import parse_source
 
 WORKER = {"bootstrap.servers": "b:9092"}
 CONNECTOR = {

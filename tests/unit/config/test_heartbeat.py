@@ -4,7 +4,7 @@ import pytest
 
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.settings import HeartbeatSettings
-from mirrorflow_replicator.config.connector_properties import parse_heartbeat
+from mirrorflow_replicator.config.heartbeat_properties import parse_heartbeat
 
 WORKER = {"bootstrap.servers": "b:1", "security.protocol": "SSL", "producer.acks": "all"}
 CONNECTOR = {

@@ -3,8 +3,9 @@
 import pytest
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_replicator.config.connector_properties import for_task, offset_syncs_topic, parse_source
+from mirrorflow_replicator.config.connector_properties import offset_syncs_topic
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
+from mirrorflow_replicator.config.source_properties import for_task, parse_source
 
 PROPERTIES = {
     "name": "MirrorSourceConnector",

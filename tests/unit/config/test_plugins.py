@@ -10,8 +10,8 @@ import pytest
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.replication_policy import DefaultPolicy
 from mirrorflow_core.settings import PolicyKind, PolicySettings, SourceSettings
-from mirrorflow_replicator.config.connector_properties import parse_source
 from mirrorflow_replicator.config.plugins import make_config_filter, make_replication_policy, make_selection
+from mirrorflow_replicator.config.source_properties import parse_source
 
 
 class Suffixed(DefaultPolicy):

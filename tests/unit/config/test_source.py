@@ -4,8 +4,8 @@ import pytest
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.settings import LossPolicy, OffsetStore, PolicyKind, SourceSettings, StartPosition
-from mirrorflow_replicator.config.connector_properties import for_task, parse_source
 from mirrorflow_replicator.config.plugins import make_config_rules
+from mirrorflow_replicator.config.source_properties import for_task, parse_source
 
 WORKER = {"bootstrap.servers": "b:9092", "security.protocol": "SSL", "producer.client.id": "w"}
 CONNECTOR = {

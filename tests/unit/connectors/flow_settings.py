@@ -1,7 +1,7 @@
 """The settings of a flow from east to west."""
 
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_replicator.config.connector_properties import parse_source
+from mirrorflow_replicator.config.source_properties import parse_source
 
 
 def settings() -> SourceSettings:

@@ -6,7 +6,7 @@ from mirrorflow_core.errors import InvalidSettingError, SettingError
 from mirrorflow_core.replication_policy import DefaultPolicy, IdentityPolicy
 from mirrorflow_core.settings import SourceSettings, TransformKind, TransformSettings
 from mirrorflow_core.transforms import TopicTransforms, Transforms, literal_bytes
-from mirrorflow_replicator.config.connector_properties import parse_source
+from mirrorflow_replicator.config.source_properties import parse_source
 
 
 def renaming(regex: str, replacement: str) -> TransformSettings:

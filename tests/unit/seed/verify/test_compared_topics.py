@@ -1,6 +1,6 @@
 """Tests which topics of the source a verification compares."""
 
-from mirrorflow_replicator.config.connector_properties import parse_source
+from mirrorflow_replicator.config.source_properties import parse_source
 from mirrorflow_seed.verify.verify_plan import compared_topics
 
 FLOW = {

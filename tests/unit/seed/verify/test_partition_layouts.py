@@ -10,7 +10,7 @@ import pytest
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import EARLIEST
-from mirrorflow_replicator.config.connector_properties import parse_source
+from mirrorflow_replicator.config.source_properties import parse_source
 from mirrorflow_seed.verify import verify_plan
 from mirrorflow_seed.verify.offset_windows import VerifyPlanSettings
 from mirrorflow_seed.verify.partition_planner import PartitionLayout
