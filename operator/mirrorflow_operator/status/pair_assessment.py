@@ -15,6 +15,7 @@ from mirrorflow_operator.api.pair_status import (
     NewestSwitchover,
     PairStatus,
     PredictedSwitchover,
+    RefusedWrites,
     SwitchoverStatus,
 )
 from mirrorflow_operator.api.spec import State
@@ -35,11 +36,11 @@ from mirrorflow_operator.status.pair_observation import (
     ENDED,
     FINAL,
     PROMOTED,
+    REFUSED,
     ObservedSwitchoverJob,
     PairFlowProgress,
     PairObservation,
     PairResource,
-    SwitchoverResource,
 )
 from mirrorflow_operator.status.switchover_reports import SwitchoverReport
 from mirrorflow_operator.status.verification import last_verification
@@ -182,7 +183,7 @@ def pair_status(observation: PairObservation, statuses: Mapping[str, SwitchoverS
         return None
     before, member = resource.status, active_member(observation)
     problems = problems_of(resource, observation.flows)
-    newest = _newest(observation.switchovers, statuses) or before.switchover
+    newest = _newest(observation, member, statuses)
     progress = _progress(resource, member.active, observation)
     findings = (
         _ready(resource, member, problems, newest, progress, observation, statuses),
@@ -210,17 +211,35 @@ def pair_status(observation: PairObservation, statuses: Mapping[str, SwitchoverS
 
 
 def _newest(
-    switchovers: Iterable[SwitchoverResource], statuses: Mapping[str, SwitchoverStatus]
+    observation: PairObservation, member: ActiveMember, statuses: Mapping[str, SwitchoverStatus]
 ) -> NewestSwitchover | None:
+    """Returns the switchover that is under way, or else the newest one that has begun: a request meanwhile is refused.
+
+    One that was deleted is it until another one begins after its end: its Job carries it out all the same. While the clusters wait to be
+    reconciled after it, no other one is: each is refused.
+    """
     begun = [
         switchover
-        for switchover in switchovers
+        for switchover in observation.switchovers
         if switchover.switchover is not None and statuses[switchover.name].state is not None
     ]
-    newest = max(begun, key=lambda switchover: switchover.seniority, default=None)
+    newest = max(
+        begun,
+        key=lambda switchover: (statuses[switchover.name].state not in ENDED, switchover.seniority),
+        default=None,
+    )
+    deleted = _deleted_switchover(observation, statuses)
     if newest is None or newest.switchover is None:
-        return None
+        return deleted
     status = statuses[newest.name]
+    if deleted is not None:
+        job = observation.jobs.get(deleted.name)
+        ended_s = parse_timestamp(deleted.completion_time or "")
+        is_under_way = job is not None and not job.is_complete
+        is_later = ended_s is not None and newest.created_s < ended_s
+        is_degraded = status.state == REFUSED and _is_degraded(deleted, member, observation)
+        if is_under_way or is_later or is_degraded:
+            return deleted
     return NewestSwitchover(
         name=newest.name,
         type=newest.switchover.spec.type,
@@ -229,6 +248,35 @@ def _newest(
         writes_refused=status.writes_refused,
         completion_time=status.completion_time,
     )
+
+
+def _deleted_switchover(
+    observation: PairObservation, statuses: Mapping[str, SwitchoverStatus]
+) -> NewestSwitchover | None:
+    """Returns the switchover of the pair's status if its Switchover was deleted, with what its Job has reported since."""
+    known = None if observation.pair is None else observation.pair.status.switchover
+    if known is None or (known.name in statuses and statuses[known.name].state is not None):
+        return None
+    job = observation.jobs.get(known.name)
+    report = None if job is None else job.report
+    if report is None or not report.state or report.since is None:
+        return known  # without a time, the process has not read the journal
+    refused = known.writes_refused
+    if report.fenced is not None:
+        refused = RefusedWrites(since=report.fenced, milliseconds=report.writes_refused_ms)
+    return known.model_copy(
+        update={
+            "state": report.state,
+            "writes_refused": refused,
+            "completion_time": report.since if report.state in ENDED else None,
+        }
+    )
+
+
+def _is_degraded(newest: NewestSwitchover, member: ActiveMember, observation: PairObservation) -> bool:
+    """Whether *newest* has promoted the active member, and the clusters are not reconciled since."""
+    is_promoter = switchover_id(observation.key.name, newest.name) == member.promoted_by
+    return newest.state == DEGRADED and is_promoter
 
 
 def _progress(pair: PairResource, active: str, observation: PairObservation) -> PairFlowProgress | None:
@@ -289,12 +337,8 @@ def _ready(
         return _active_unknown(
             "Both flows run, or none; set spec.state of the flow back to Stopped, and of the other one to Running."
         )
-    if degraded := _degraded(member, statuses):
-        return _not_ready(
-            PairReason.NOT_RECONCILED,
-            f"Switchover {degraded} has made {member.active} the active member without the other one, which may have records that never "
-            "crossed; reconcile it with mirrorflow diverged, then delete the Switchover's Job.",
-        )
+    if degraded := _degraded(member, newest, observation, statuses):
+        return degraded
     flow = observation.flows[spec.members[member.active].flow]
     if problem := _flow_problem(flow):
         return problem
@@ -336,15 +380,30 @@ def _lost_report(resource: PairResource, observation: PairObservation) -> PairFi
     )
 
 
-def _degraded(member: ActiveMember, statuses: Mapping[str, SwitchoverStatus]) -> str:
-    """Returns the unplanned switchover after which the clusters are not reconciled; "" if there is none."""
-    return next(
+def _degraded(
+    member: ActiveMember,
+    newest: NewestSwitchover | None,
+    observation: PairObservation,
+    statuses: Mapping[str, SwitchoverStatus],
+) -> PairFinding | None:
+    """Returns that the clusters are not reconciled after an unplanned switchover; None if they are, or there was none."""
+    name = next(
         (
             name
             for name, status in statuses.items()
             if status.state == DEGRADED and status.id == member.promoted_by
         ),
-        "",
+        None,
+    )
+    cure = "delete the Switchover's Job"
+    if name is None and newest is not None and _is_degraded(newest, member, observation):
+        name, cure = newest.name, f"create Switchover {newest.name} again with the same spec"
+    if name is None:
+        return None
+    return _not_ready(
+        PairReason.NOT_RECONCILED,
+        f"Switchover {name} has made {member.active} the active member without the other one, which may have records that never "
+        f"crossed; reconcile it with mirrorflow diverged, then {cure}.",
     )
 
 

@@ -21,7 +21,8 @@ OVERTAKEN: Final = "Overtaken"  # an unplanned switchover was carried out in its
 DEGRADED: Final = (
     "Degraded"  # applications were moved without the source, and both clusters are not reconciled
 )
-FINAL: Final = frozenset({"Done", "Lifted", "Rehearsed", "Refused", OVERTAKEN})
+REFUSED: Final = "Refused"
+FINAL: Final = frozenset({"Done", "Lifted", "Rehearsed", REFUSED, OVERTAKEN})
 # No process carries it out; a degraded one is recorded as Done later.
 ENDED: Final = FINAL | {DEGRADED}
 # From here on a switchover can only be completed.

@@ -24,15 +24,15 @@ from mirrorflow_operator.status.pair_observation import (
     ENDED,
     OVERTAKEN,
     PROMOTED,
+    REFUSED,
     ObservedSwitchoverJob,
     PairObservation,
     SwitchoverResource,
 )
 from mirrorflow_operator.status.switchover_reports import SwitchoverReport
 
-_REFUSED = "Refused"
 _NOT_BEGUN = frozenset({None, "Accepted", "Checking", "Assessing"})
-_GIVEN_UP = frozenset({_REFUSED, "Lifted"})
+_GIVEN_UP = frozenset({REFUSED, "Lifted"})
 
 
 class JobStep(Enum):
@@ -236,7 +236,7 @@ def switchover_status(
     if not switchover.is_final:
         if given_up is not None:
             update |= {
-                "state": OVERTAKEN if decision.refusal is None else _REFUSED,
+                "state": OVERTAKEN if decision.refusal is None else REFUSED,
                 "since": timestamp(now_s),
                 "waits_for": "",
                 "reason": bounded(given_up),
@@ -258,7 +258,7 @@ def _usable_report(job: ObservedSwitchoverJob, before: SwitchoverStatus) -> Swit
     if report is None:
         return None
     # A process that could not read the journal does not know what has been done.
-    is_blind = report.state == _REFUSED and report.since is None and before.state not in _NOT_BEGUN
+    is_blind = report.state == REFUSED and report.since is None and before.state not in _NOT_BEGUN
     return None if is_blind else report
 
 

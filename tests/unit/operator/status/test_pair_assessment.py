@@ -15,7 +15,8 @@ from mirrorflow_operator.api.pair_status import (
 from mirrorflow_operator.api.status import Condition, ConditionStatus, VerifyStatus, WindowCounts
 from mirrorflow_operator.api.timestamps import timestamp
 from mirrorflow_operator.status.pair_assessment import active_member, pair_status
-from mirrorflow_operator.status.pair_observation import PairFlowProgress, PairObservation
+from mirrorflow_operator.status.pair_conditions import PairReason
+from mirrorflow_operator.status.pair_observation import PairFlowProgress, PairObservation, SwitchoverResource
 from mirrorflow_operator.status.switchover_reports import SwitchoverReport
 from tests.unit.operator.pairs import (
     NOW_S,
@@ -208,6 +209,63 @@ def test_the_status_of_a_pair_keeps_its_newest_switchover_after_it_is_deleted():
     assert after.switchover == before.switchover
     assert after.switchover is not None
     assert "Done" == after.switchover.state
+
+
+def test_a_pair_is_switched_over_although_a_later_switchover_was_refused():
+    later = switchover_resource("later", status=SwitchoverStatus(state="Refused"), age_s=0.5)
+    status = written(observation(switchover_resource(status=SwitchoverStatus(state="Draining")), later))
+
+    assert ("SWITCHING_OVER", "Draining") == newest_of(status)
+
+
+NEWEST = {"name": "move", "type": "Planned", "to": "west"}
+EARLIER = switchover_resource("earlier", status=SwitchoverStatus(state="Done"), age_s=9 * 86_400.0)
+
+
+@pytest.mark.parametrize("others", [(), (EARLIER,)], ids=["alone", "beside-an-earlier-one"])
+def test_a_deleted_switchover_is_the_newest_until_its_job_has_reported_its_end(
+    others: tuple[SwitchoverResource, ...],
+):
+    """Its Job still carries it out, so applications cannot be moved meanwhile, and can be afterwards."""
+    stored = pair_resource(PairStatus(switchover=NewestSwitchover(**NEWEST, state="Draining")))
+    running = observation(*others, pair=stored, jobs={"move": job(report=report("Verifying"))})
+    ended = replace(running, jobs={"move": job(report=report("Lifted"), is_complete=True)})
+    meanwhile, afterwards = written(running), written(ended)
+    gone = written(replace(ended, pair=pair_resource(afterwards), jobs={}))
+
+    assert ("SWITCHING_OVER", "Verifying") == newest_of(meanwhile)
+    assert ("CAN_SWITCH", "Lifted") == newest_of(afterwards) == newest_of(gone)
+    assert afterwards.switchover is not None
+    assert SINCE == afterwards.switchover.completion_time
+
+
+def newest_of(status: PairStatus) -> tuple[str, str | None]:
+    """Returns the reason of Ready, and the state of the newest switchover."""
+    assert status.switchover is not None
+    return PairReason(ready(status)[1]).name, status.switchover.state
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"),
+    [
+        ([], ("NOT_RECONCILED", "Degraded")),
+        (["Refused"], ("NOT_RECONCILED", "Degraded")),
+        (["Draining"], ("SWITCHING_OVER", "Draining")),
+    ],
+    ids=["alone", "beside-a-refused-one", "beside-one-that-has-begun"],
+)
+def test_a_pair_waits_to_be_reconciled_after_its_degraded_switchover_was_deleted(
+    later: list[str], expected: tuple[str, str]
+):
+    lost = NewestSwitchover(name="move", type="Unplanned", to="west", state="Degraded", completion_time=SINCE)
+    others = [
+        switchover_resource("next", status=SwitchoverStatus(state=state), age_s=-86_400.0, to="east")
+        for state in later
+    ]
+    status = written(observation(*others, pair=pair_resource(PairStatus(**PROMOTED, switchover=lost))))
+
+    assert expected == newest_of(status)
+    assert later == ["Draining"] or "create Switchover move again" in ready(status)[2]
 
 
 def verified_observation(
