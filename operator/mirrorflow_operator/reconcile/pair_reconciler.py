@@ -109,7 +109,7 @@ class PairReconciler:
             switchover.name: switchover_status(switchover, decided[switchover.name], observation)
             for switchover in observation.switchovers
         }
-        await self._write_statuses(observation, statuses)
+        failures += await self._write_statuses(observation, statuses)
         try:
             await SwitchoverPreparation(client=self.client, metrics=self.metrics).prepare(observation)
         except ApiServerError as error:
@@ -249,19 +249,35 @@ class PairReconciler:
 
     async def _write_statuses(
         self, observation: PairObservation, statuses: Mapping[str, SwitchoverStatus]
-    ) -> None:
+    ) -> list[ApiServerError]:
+        """Writes the statuses that differ; returns why some were not written, which delays none of the others."""
+        failures = list[ApiServerError]()
         for switchover in observation.switchovers:
-            status = statuses[switchover.name]
-            if status == switchover.status:
-                continue
-            await self._write(SWITCHOVER, switchover, status)
-            if status.state is not None and status.state != switchover.status.state:
-                note = status.reason or status.waits_for or f"It is in state {status.state}."
-                is_warning = status.state in _WARNINGS
-                await self.events.publish(
-                    switchover, status.state, note, warning=is_warning, kind=SWITCHOVER.name
-                )
-        pair, new = observation.pair, pair_status(observation, statuses)
+            try:
+                await self._write_switchover_status(switchover, statuses[switchover.name])
+            except ApiServerError as error:
+                failures.append(error)
+        try:
+            await self._write_pair_status(observation, pair_status(observation, statuses))
+        except ApiServerError as error:
+            failures.append(error)
+        return failures
+
+    async def _write_switchover_status(
+        self, switchover: SwitchoverResource, status: SwitchoverStatus
+    ) -> None:
+        if status == switchover.status:
+            return
+        await self._write(SWITCHOVER, switchover, status)
+        if status.state is not None and status.state != switchover.status.state:
+            note = status.reason or status.waits_for or f"It is in state {status.state}."
+            is_warning = status.state in _WARNINGS
+            await self.events.publish(
+                switchover, status.state, note, warning=is_warning, kind=SWITCHOVER.name
+            )
+
+    async def _write_pair_status(self, observation: PairObservation, new: PairStatus | None) -> None:
+        pair = observation.pair
         if pair is None or new is None or new == pair.status:
             return
         since_s = observation.now_s - self._written_s.get(pair.uid, 0.0)

@@ -29,7 +29,7 @@ from mirrorflow_operator.cluster.client import (
 from mirrorflow_operator.cluster.event_publisher import EventPublisher
 from mirrorflow_operator.cluster.progress_client import PollTarget
 from mirrorflow_operator.cluster.progress_poller import Poller
-from mirrorflow_operator.errors import ConflictError, NotFoundError
+from mirrorflow_operator.errors import ConflictError, NotFoundError, RejectedError
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.plan.names import CONNECTOR_LABEL, FLOW_LABEL
 from mirrorflow_operator.plan.pod_template import HTTP_PORT
@@ -51,13 +51,17 @@ CREATED = [
 
 @dataclass
 class FakeApi:
-    """Stores objects by kind and name. *fails_at*: the kind whose creation ends the pass, as a lost connection does."""
+    """Stores objects by kind and name.
+
+    *fails_at*: the kind whose creation ends the pass, as a lost connection does. *refuses*: the name of an object whose status is refused.
+    """
 
     cache: ClusterCache
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
     written: list[str] = field(default_factory=list)
     version: int = 100
     fails_at: str = ""
+    refuses: str = ""
 
     async def create(self, kind: ObjectKind, namespace: str, body: Object) -> Object:
         await asyncio.sleep(0)
@@ -72,6 +76,8 @@ class FakeApi:
 
     async def apply(self, kind: ObjectKind, body: Object, *, subresource: str) -> Object:
         name = body["metadata"]["name"]
+        if name == self.refuses:
+            raise RejectedError("apply", "denied the request", status=422)
         self.written.append(f"status {kind.name} {name}")
         status = {"status": deepcopy(body["status"])}
         # The response reaches the cache before the watch does.
@@ -117,7 +123,7 @@ class FakeApi:
         self.version += 1
         old = self.objects.get((kind.name, body["metadata"]["name"]), {"metadata": {}})["metadata"]
         metadata = {
-            "generation": 1,
+            "generation": old.get("generation", 0) + is_watched,
             "creationTimestamp": "2026-11-30T00:53:19Z",
             "uid": old.get("uid", f"uid-{self.version}"),
             **body["metadata"],
@@ -455,6 +461,28 @@ def test_the_jobs_of_a_hook_are_prepared_while_the_switchover_is_under_way(simul
     assert sorted(f"delete Job {name}" for name in HOOKS) == sorted(
         line for line in ended if line.startswith("delete")
     )
+
+
+@pytest.mark.parametrize(
+    ("refused", "other"),
+    [("later", "status MirrorPair east-west"), ("east-west", "status Switchover later")],
+    ids=["of-a-switchover", "of-the-pair"],
+)
+def test_a_refused_status_delays_no_other_status_and_no_preparation(
+    simulation: PairSimulation, refused: str, other: str
+):
+    """The process waits for the Jobs of its hooks while applications cannot write."""
+    simulation.apply_pair(fence=JOB_FENCE)
+    simulation.request()
+    simulation.run()
+    simulation.request("later")
+    simulation.apply_pair(fence=JOB_FENCE, readiness={"maxLagSeconds": 9})
+    simulation.api.refuses = refused
+
+    with pytest.raises(RejectedError):
+        simulation.run()
+
+    assert {other, *(f"create Job {name}" for name in HOOKS)} <= set(simulation.api.written)
 
 
 def test_a_hook_that_is_changed_meanwhile_changes_no_job(simulation: PairSimulation):
