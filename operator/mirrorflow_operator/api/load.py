@@ -29,6 +29,7 @@ from mirrorflow_operator.errors import FieldError, InvalidSpecError
 
 Resource = TypeVar("Resource", bound=BaseModel)
 NESTING_MAX = 64  # a MirrorFlow has about 15 levels, with pod templates
+SHOWN_LEVELS = 8  # of a path that is nested too deeply
 # Values and keys after alias expansion; an object within the 1.5 MB limit of etcd has fewer.
 NODES_MAX = 200_000
 _BOOLEAN = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
@@ -333,6 +334,26 @@ def without_newer_fields(
     return document, newer
 
 
+def _check_nesting(document: Any) -> None:
+    """Raises InvalidSpecError if *document* has more levels than a resource needs, before a recursive function reads it.
+
+    The API server stores up to 10,000 levels in a field whose schema is open, such as affinity.
+    """
+    left: list[tuple[Any, tuple[int | str, ...]]] = [(document, ())]
+    while left:
+        value, location = left.pop()
+        if len(location) > NESTING_MAX:
+            raise _error(
+                f"it is nested deeper than {NESTING_MAX} levels",
+                "remove what Kubernetes does not know",
+                path=_path(location[:SHOWN_LEVELS]),
+            )
+        if isinstance(value, Mapping):
+            left.extend((entry, (*location, key)) for key, entry in value.items())
+        elif isinstance(value, list):
+            left.extend((entry, (*location, index)) for index, entry in enumerate(value))
+
+
 def _removed(document: Any, location: tuple[int | str, ...]) -> bool:
     """Removes the value at *location* and returns whether it was there."""
     *above, last = location
@@ -345,7 +366,8 @@ def _removed(document: Any, location: tuple[int | str, ...]) -> bool:
 
 
 def validated(document: Mapping[str, Any], root: type[Resource]) -> Resource:
-    """Returns the resource *root* in *document*, valid by its types. Raises ValidationError."""
+    """Returns the resource *root* in *document*, valid by its types. Raises ValidationError, or InvalidSpecError if it is nested too deeply."""
+    _check_nesting(document)
     content = _without_empty(document, root)
     # As strict JSON, like the API server, which does not accept a quoted number.
     return root.model_validate_json(json.dumps(content, default=str), strict=True)

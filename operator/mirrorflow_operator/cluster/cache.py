@@ -5,6 +5,7 @@ or the response to a write. The result of an own write is cached at once, so a l
 second write. Full lists, at the start and later, correct what a watch has missed.
 """
 
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,6 +59,7 @@ NO_FLOWS: frozenset[QueueKey] = frozenset()
 # The response to an own write arrives within seconds of the watch event that reports the deletion. This many
 # deletions lie between them only where a cluster deletes all objects of a thousand flows at once.
 DELETED_MAX = 10_000
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -350,6 +352,16 @@ async def _list(
     async for version, bodies in client.chunks(kind, namespace, labels=selector):
         until = version
         for body in bodies:
-            seen.add(body["metadata"]["uid"])
-            changed |= cache.put(kind, body)
+            metadata = body["metadata"]
+            seen.add(metadata["uid"])
+            try:
+                changed |= cache.put(kind, body)
+            except Exception:  # noqa: BLE001
+                # A bug that one object triggers must not end the reading of all others.
+                _LOG.exception(
+                    "%s %s/%s cannot be read: bug in the operator",
+                    kind.name,
+                    metadata.get("namespace"),
+                    metadata["name"],
+                )
     return changed | cache.remove_absent(kind, namespace, seen, until)

@@ -272,7 +272,7 @@ class Client:
         status, content = response.status, response.content
         try:
             value = json.loads(content) if content else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if status < 400 and isinstance(value, dict):
             return value

@@ -116,8 +116,9 @@ def observed_pair(body: Body) -> PairResource:
     """Returns the facts of a MirrorPair."""
     metadata, pair = body["metadata"], None
     errors: tuple[FieldError, ...] = ()
-    document, newer_fields = without_newer_fields(_document(body, PAIR_KIND), MirrorPair)
+    newer_fields: tuple[FieldError, ...] = ()
     try:
+        document, newer_fields = without_newer_fields(_document(body, PAIR_KIND), MirrorPair)
         pair = parse_pair(document)
     except InvalidSpecError as error:
         errors = error.errors

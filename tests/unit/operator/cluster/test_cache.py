@@ -1,12 +1,14 @@
 """The cache of API objects is updated by lists, watches and responses to the operator's writes, in any order."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from mirrorflow_operator.cluster import cache as module
-from mirrorflow_operator.cluster.cache import ClusterCache
-from mirrorflow_operator.cluster.client import CONFIG_MAP, MIRROR_FLOW
+from mirrorflow_operator.cluster.cache import ClusterCache, list_all
+from mirrorflow_operator.cluster.client import CONFIG_MAP, MIRROR_FLOW, SPARK_APPLICATION
 
 KEY = ("flows", "east-to-west")
 
@@ -80,3 +82,26 @@ def test_only_the_newest_deletions_are_kept(monkeypatch: pytest.MonkeyPatch):
         cache.put(CONFIG_MAP, config_map(uid=uid, version=7))
 
     assert uids(cache) == {"a"}
+
+
+class ListingClient:
+    """An API server with two SparkApplications, of which the first has no spec."""
+
+    async def chunks(self, *_: object, **__: object) -> AsyncIterator[tuple[int, list[dict[str, Any]]]]:
+        labels = {"mirrorflow.io/run": "seed", "mirrorflow.io/run-of": KEY[1]}
+        without_spec, whole = (
+            {"metadata": {**config_map(uid=name, version=7)["metadata"], "name": name, "labels": labels}}
+            for name in ("without-spec", "whole")
+        )
+        yield 7, [without_spec, {**whole, "spec": {}}]
+
+
+def test_an_object_that_cannot_be_read_does_not_end_the_reading_of_others(caplog: pytest.LogCaptureFixture):
+    """Otherwise one object that a bug cannot read would end the operator of all flows at each start."""
+    cache = ClusterCache()
+
+    changed = asyncio.run(list_all(ListingClient(), cache, None, kinds=[SPARK_APPLICATION]))  # type: ignore[arg-type]
+
+    assert "whole" in uids(cache)
+    assert {SPARK_APPLICATION.name: frozenset({KEY})} == changed
+    assert "SparkApplication flows/without-spec cannot be read" in caplog.text

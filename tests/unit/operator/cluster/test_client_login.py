@@ -23,6 +23,7 @@ class ApiServerStub:
 
     def __init__(self, accepted: str = "") -> None:
         self.accepted = accepted
+        self.suffix = ""  # more members of each response
         self.port = 0
 
     async def start(self, tls: ssl.SSLContext | None = None) -> web.AppRunner:
@@ -37,7 +38,8 @@ class ApiServerStub:
 
     async def _version(self, request: web.Request) -> web.Response:
         is_known = self.accepted in request.headers.get("Authorization", "")
-        return web.json_response({"message": "Unauthorized"}, status=200 if is_known else 401)
+        text = '{"message": "Unauthorized"' + self.suffix + "}"
+        return web.Response(text=text, content_type="application/json", status=200 if is_known else 401)
 
 
 class LoginStub:
@@ -64,6 +66,20 @@ def _run_with(server: ApiServerStub, use: Callable[[], Awaitable[None]]) -> None
             await runner.cleanup()
 
     asyncio.run(run())
+
+
+def test_a_response_that_is_nested_too_deeply_is_no_response() -> None:
+    """It is an ordinary error of one request, not one that ends the operator."""
+    server = ApiServerStub(accepted="token")
+    server.suffix = ', "a": ' + 50_000 * "[" + 50_000 * "]"
+
+    async def use() -> None:
+        client = Client(LoginStub(server), Metrics())
+        with pytest.raises(NoResponseError):
+            await client.get("/version")
+        await client.close()
+
+    _run_with(server, use)
 
 
 def test_concurrent_requests_share_one_login() -> None:

@@ -44,6 +44,19 @@ def test_the_pinned_version_is_read_from_a_status_of_a_different_release() -> No
     )
 
 
+def test_a_flow_that_is_nested_too_deeply_is_invalid() -> None:
+    """The API server stores it, because the schema does not describe affinity. Reading it must not end the operator of all flows."""
+    body, affinity = _body({}), dict[str, Any]()
+    for _ in range(5_000):
+        affinity = {"nodeAffinity": affinity}
+    body["spec"]["connectors"] = {"source": {"template": {"affinity": affinity}}}
+
+    (error,) = cached_flow(body).resource.errors
+
+    assert error.path.startswith("spec.connectors.source.template.affinity.nodeAffinity")
+    assert error.message == "it is nested deeper than 64 levels"
+
+
 def test_fields_of_a_newer_crd_are_ignored_and_reported() -> None:
     """After a rollback of the operator, the newer CRD stays and adds the defaults of its fields to all flows."""
     body = _body({})
