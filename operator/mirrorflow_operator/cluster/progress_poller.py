@@ -118,7 +118,13 @@ class Poller:
         return None if entry is None else entry.reading
 
     async def run(self) -> None:
-        """Polls until cancelled; polls in flight are cancelled with it."""
+        """Polls until cancelled; polls in flight are cancelled with it.
+
+        Each start polls all pods soon, and counts each first reading as changed: what is known of them may be old.
+        """
+        for entry in self._entries.values():
+            entry.eager, entry.digest = 0, None
+            self._schedule(entry)
         slots = asyncio.Semaphore(self.in_flight_max)
         async with session() as client, asyncio.TaskGroup() as polls:
             while True:

@@ -396,3 +396,21 @@ def test_a_cancelled_poller_closes_its_connections():
         await _until(lambda: polling.stubs.open == 0)
 
     asyncio.run(scenario())
+
+
+def test_a_pod_whose_poll_was_cancelled_is_polled_in_the_next_term():
+    """An operator that loses its Lease while the API server restarts continues with the same poller."""
+
+    async def scenario() -> None:
+        async with _Polling() as polling:
+            polling.stubs.default = SILENT
+            polling.put(HOST)
+            await _until(lambda: polling.stubs.open == 1)
+            polling.task.cancel()
+            await asyncio.gather(polling.task, return_exceptions=True)
+            polling.stubs.default = summary()
+            polling.task = asyncio.create_task(polling.poller.run())
+            polling.put(HOST)
+            await _until(lambda: polling.poller.reading(HOST) is not None)
+
+    asyncio.run(scenario())
