@@ -62,6 +62,9 @@ RELEASE_TIMEOUT_S: Final = 2.0  # a small part of a pod's grace period
 _LOG = logging.getLogger(__name__)
 DEFINITION_EVERY_S: Final = 2.0  # between two checks for a CRD that is installed after the operator
 NEW_DEFINITION_S: Final = 20.0  # in which the API server serves a new CRD, under load
+DENIED_S: Final = (
+    20.0  # in which an API server that has just started, and denies everything, has read all roles
+)
 RETRY_MIN_S: Final = 1.0
 RETRY_MAX_S: Final = 25.0  # between two attempts to read the cluster, without jitter
 WATCH_GRACE_S: Final = 10.0  # a watch reports within milliseconds what a list shows
@@ -315,25 +318,43 @@ class Leader:
 
         An operator that was upgraded without them still runs flows.
         """
-        waits_until = time.monotonic() + (NEW_DEFINITION_S if self._has_new_definitions else 0.0)
+        begun_s = time.monotonic()
         async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
             try:
                 for kind in PAIR_KINDS:
-                    for namespace in self.settings.namespaces or (None,):
-                        async for _ in self.client.chunks(kind, namespace, limit=1):
-                            break
-            except NotFoundError as error:
-                if time.monotonic() > waits_until:
+                    await self._look_for(kind)
+            except (NotFoundError, ForbiddenError) as error:
+                is_missing = isinstance(error, NotFoundError)
+                wait_s = NEW_DEFINITION_S * self._has_new_definitions if is_missing else DENIED_S
+                if time.monotonic() - begun_s > wait_s:
                     self._leave_out_pairs(error)
                     return
-            except ForbiddenError as error:
-                self._leave_out_pairs(error)
-                return
+                self._log_retry(error)
             except ApiServerError as error:
                 self._log_retry(error)
             else:
                 self._kinds = (*WATCHED, *PAIR_KINDS)
                 return
+
+    async def _look_for(self, kind: ObjectKind) -> None:
+        """Returns if *kind* can be read in each namespace in which flows can. Raises ApiServerError."""
+        for namespace in self.settings.namespaces or (None,):
+            try:
+                await self._read_one(kind, namespace)
+            except ForbiddenError:
+                if namespace is None or await self._may_read_flows(namespace):
+                    raise
+
+    async def _may_read_flows(self, namespace: str) -> bool:
+        try:
+            await self._read_one(MIRROR_FLOW, namespace)
+        except ForbiddenError:
+            return False
+        return True
+
+    async def _read_one(self, kind: ObjectKind, namespace: str | None) -> None:
+        async for _ in self.client.chunks(kind, namespace, limit=1):
+            break
 
     def _leave_out_pairs(self, error: ApiServerError) -> None:
         self._kinds = WATCHED
@@ -374,9 +395,7 @@ class Leader:
         for kind in SPARK_KINDS:
             what = f"{kind.plural}.{kind.group}"
             try:
-                for namespace in self.settings.namespaces or (None,):
-                    async for _ in self.client.chunks(kind, namespace, limit=1):
-                        break
+                await self._look_for(kind)
             except NotFoundError:
                 return (
                     f"the CRD {what} ({kind.version}) is not installed; install Kubeflow's Spark operator, or set"
