@@ -113,7 +113,7 @@ def test_the_message_of_each_rule_has_an_action(known: ResourceType) -> None:
         for sentence in (rule["message"], rule.get("messageExpression", rule["message"]))
     ]
 
-    assert [] == [sentence for sentence in sentences if not sentence[1].partition("; ")[2]]
+    assert [] == [sentence for sentence in sentences if not str(sentence[1]).partition("; ")[2]]
 
 
 def test_a_rule_about_members_names_the_invalid_member() -> None:

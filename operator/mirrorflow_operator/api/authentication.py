@@ -69,7 +69,7 @@ class ClientAssertion(ApiModel):
     """A signed JWT by which the client authenticates at the token endpoint."""
 
     file: Annotated[str, Field(max_length=1_024, pattern=ABSOLUTE_PATH)] = Field(
-        description="Path of a file that contains the current assertion, such as a projected token. For a key of "
+        description="File with the current assertion, such as a projected token. For a key of "
         "a Secret: /mnt/mirrorflow/secrets/<name>/<key>."
     )
 
@@ -113,18 +113,17 @@ class Authentication(ApiModel):
     )
     scope: Annotated[str, Field(min_length=1, max_length=512)] | None = Field(
         None,
-        description="Scope to request, for types OAuthBearer and AzureWorkloadIdentity. The default of the latter is "
+        description="Scope to request, for types OAuthBearer and AzureWorkloadIdentity. The latter's default is "
         "the Event Hubs namespace in the addresses.",
     )
     region: Annotated[str, Field(max_length=32, pattern=AWS_REGION)] | None = Field(
         None,
-        description="AWS region of the MSK cluster, for type AwsIam. If absent, the region in the addresses "
-        "of the brokers, else that of the pod.",
+        description="AWS region of the MSK cluster, for type AwsIam. If absent, the region in the brokers' "
+        "addresses, else that of the pod.",
     )
     role_arn: Annotated[str, Field(max_length=2_048, pattern=AWS_ROLE)] | None = Field(
         None,
-        description="ARN of a role that the identity of the pod assumes, such as one of another account, for "
-        "type AwsIam.",
+        description="ARN of a role that the identity of the pod assumes, for type AwsIam.",
     )
     sasl: bool = Field(True, description="Whether the mechanism is a SASL mechanism, for type Custom.")
     config: Properties = Field(

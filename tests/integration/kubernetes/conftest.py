@@ -44,6 +44,11 @@ def mirrorflows(api_server: ApiServer) -> ApiServer:
 def apply_definition(server: ApiServer) -> None:
     """Applies MirrorFlow's CRDs, and waits until their objects can be created."""
     server.kubectl("apply", "--server-side", f"--filename={DEFINITIONS}")
+    wait_until_established(server)
+
+
+def wait_until_established(server: ApiServer) -> None:
+    """Waits until the objects of MirrorFlow's CRDs can be created."""
 
     def established(name: str) -> bool:
         definition = server.kubectl.get("crd", name)

@@ -23,11 +23,12 @@ from mirrorflow_core.light_dataclasses import dataclass
 from mirrorflow_operator.api.model import ApiModel
 from mirrorflow_operator.errors import FieldError
 
-Validation = dict[str, str]
+Validation = dict[str, Any]
 # Path -> each location that it names, with its value; none where a field is absent.
 Locations = Callable[[str], list[tuple[str, Any]]]
 _attribute = cache(to_snake)  # cached: it would be most of the time that a flow takes
 _VALUE: Final = re.compile(r"<<(.*?)>>")
+_IS_SAME_SPEC: Final = "oldSelf.hasValue() && oldSelf.value().spec == self.spec"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ class Rule:
         plain = self._without_values(message)
         if self.member == "key":
             message, plain = f"key <<key>>: {message}", f"a key is refused: {plain}"
-        validation = {"rule": f"!({self.violated_if})", "message": plain}
+        validation: Validation = {"rule": f"!({self.violated_if})", "message": plain}
         template = self._expression(message)
         if self.member:
             name, of = self.member, f"self.{self.field}" if self.field else "self"
@@ -75,6 +76,10 @@ class Rule:
             template = f"{of}.map({name}, {self.violated_if}, {template})[0]"
         if _VALUE.search(message):
             validation["messageExpression"] = template
+        if "" in self.paths:
+            # The server leaves out rules on values that stay as they were. The whole resource changes with each status, so that of one
+            # which was stored before the rule could not be written.
+            validation |= {"rule": f"{_IS_SAME_SPEC} || {validation['rule']}", "optionalOldSelf": True}
         return validation | ({"fieldPath": f".{self.field}"} if self.field else {})
 
     def errors(self, locations: Locations) -> Iterator[FieldError]:

@@ -836,7 +836,7 @@ CLUSTER_RULES: Final = (
             and (re.search(_PLAIN_OPTION, self[key]) or not re.search(_SAFE_LOGIN, self[key]))
         ),
         problem="it contains a secret in plain text",
-        action="write a reference such as ${dir:/path:key} as the whole value",
+        action="write only a reference, such as ${dir:/path:key}",
     ),
 )
 

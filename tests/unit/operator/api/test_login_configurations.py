@@ -46,7 +46,7 @@ def test_a_secret_option_in_plain_text_is_refused(module: str, options: str) -> 
         load_flow(FLOW.format(module=module, options=options))
 
     assert "[sasl.jaas.config]: it contains a secret in plain text" in str(raised.value)
-    assert "write a reference such as ${dir:/path:key} as the whole value" in str(raised.value)
+    assert "write only a reference, such as ${dir:/path:key}" in str(raised.value)
     assert "hunter2" not in str(raised.value)
 
 
