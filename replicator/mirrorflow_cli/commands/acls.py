@@ -2,7 +2,7 @@
 
 For the file of a pair, it prints those of both flows, and what `mirrorflow switchover` and `mirrorflow diverged` need besides.
 `mirrorflow_core.topics.topic_acls` has the operations. Kafka's ACLs have no regexes: a pattern that is neither a
-name nor a prefix becomes `*`. The checkpoint and heartbeat connectors may have their own users.
+name nor a prefix becomes `*`, and so do copies that a RegexRouter renames by an expression or a prefix. The checkpoint and heartbeat connectors may have their own users.
 """
 
 import argparse
@@ -49,7 +49,7 @@ from mirrorflow_operator.api.authentication import Authentication
 from mirrorflow_operator.api.mirror_pair import PAIR_KIND, FenceMethod, LoadedPair
 from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, NamingPolicy, Side, SyncMode
 from mirrorflow_operator.api.workloads import Connector, ConnectorKind
-from mirrorflow_operator.plan.names import policy_settings
+from mirrorflow_operator.plan.names import policy_settings, topic_selection_of
 from mirrorflow_operator.plan.pod_sharing import group_and_topics
 from mirrorflow_operator.plan.properties import disables_offset_syncs
 from mirrorflow_replicator.switchover.acl_fence import CANARY_TOPIC
@@ -94,10 +94,12 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
     remote = remote_patterns(flow)
     for name, prefixed in remote:
         yield Grant(kind="topic", name=name, access=on_copies, prefixed=prefixed)
-    if spec.topics.naming.policy is NamingPolicy.IDENTITY and "*" not in [name for name, _ in remote]:
+    heartbeats = topic_selection_of(flow).target_topic("heartbeats")
+    if not any(
+        heartbeats.startswith(name) if prefixed else name in ("*", heartbeats) for name, prefixed in remote
+    ):
         # Heartbeats are always copied, and never under their own name.
-        name = f"{spec.source.alias}{spec.topics.naming.separator}heartbeats"
-        yield Grant(kind="topic", name=name, access=on_copies)
+        yield Grant(kind="topic", name=heartbeats, access=on_copies)
     yield Grant(kind="topic", name=f"mm2-offsets.{spec.source.alias}.internal", access=STORE)
     yield Grant(kind="topic", name=claims_topic(spec.source.alias), access=LOG)
     if not _disables_offset_syncs(flow):
@@ -125,11 +127,16 @@ def group_grants(flow: MirrorFlow, kind: ConnectorKind, connector: Connector) ->
 
 
 def remote_patterns(flow: MirrorFlow) -> list[tuple[str, bool]]:
-    """Returns the names of the copies, in the form that `patterns` returns."""
-    naming = flow.spec.topics.naming
-    if naming.policy is NamingPolicy.PREFIX:
-        return [(flow.spec.source.alias + naming.separator, True)]
-    return patterns(flow.spec.topics.include)
+    """Returns the names of the copies, in the form that `patterns` returns.
+
+    Where a RegexRouter renames copies, only those of topics with a name are known.
+    """
+    selection, named = topic_selection_of(flow), patterns(flow.spec.topics.include)
+    if selection.renames:
+        if any(prefixed or name == "*" for name, prefixed in named):
+            return [("*", False)]
+        return [*dict.fromkeys((selection.target_topic(name), False) for name, _ in named)]
+    return [(selection.prefix, True)] if selection.prefix else named
 
 
 def _disables_offset_syncs(flow: MirrorFlow) -> bool:

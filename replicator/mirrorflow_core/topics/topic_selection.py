@@ -70,6 +70,11 @@ class TopicSelection:
         return self._policy.remote_topic(self._source_alias, "")
 
     @property
+    def renames(self) -> bool:
+        """Whether transforms rename copies."""
+        return self._naming.transforms.renames
+
+    @property
     def keeps_names(self) -> bool:
         """Whether each copy has the name of its topic."""
         return self._naming.keeps_names

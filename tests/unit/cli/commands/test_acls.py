@@ -87,6 +87,48 @@ def test_copied_heartbeats_are_prefixed_with_identity_naming(
     assert any("offset-syncs" in grant for grant in granted["MirrorCheckpointConnector, source"])
 
 
+ROUTER = {
+    "transforms": "moved",
+    "transforms.moved.type": "org.apache.kafka.connect.transforms.RegexRouter",
+    "transforms.moved.regex": r"(?:[a-z]+\.)?(orders.*)",
+    "transforms.moved.replacement": "moved-$1",
+}
+
+
+@pytest.mark.parametrize("policy", ["Prefix", "Identity"])
+def test_a_copy_that_a_regex_router_renames_is_granted_by_its_new_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], policy: str
+) -> None:
+    """Heartbeats keep the name of the policy, and no other topic of the target is granted."""
+    alias = yaml.safe_load(SMALLEST.read_text())["spec"]["source"]["alias"]
+    topics = {"include": ["orders"], "naming": {"policy": policy}}
+
+    granted = grants(tmp_path, capsys, topics=topics, connectors={"source": {"config": ROUTER}})
+
+    copies = [
+        name
+        for grant in granted["MirrorSourceConnector, target"]
+        for kind, name, _ in [grant.split()]
+        if kind == "topic" and not name.endswith(".internal")
+    ]
+    assert ["moved-orders", f"{alias}.heartbeats"] == copies
+    assert "topic orders Read+Describe+DescribeConfigs" in granted["MirrorSourceConnector, source"]
+    assert "topic moved-orders Read+Describe" in granted["MirrorCheckpointConnector, target"]
+
+
+def test_all_topics_of_the_target_are_granted_if_a_regex_router_renames_by_an_expression(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which names its replacement makes of a prefix is not known."""
+    topics = {"include": ["orders.*"]}
+
+    granted = grants(tmp_path, capsys, topics=topics, connectors={"source": {"config": ROUTER}})
+
+    names = [grant.split()[1] for grant in granted["MirrorSourceConnector, target"]]
+    assert "'*'" == names[0]
+    assert not [name for name in names if name.endswith("heartbeats")]
+
+
 def test_connectors_with_several_pods_are_granted_their_group_and_its_topics(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
