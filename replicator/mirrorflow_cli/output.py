@@ -22,10 +22,14 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(report=_report)
 
 
+def _problems_object(sentences: str) -> dict[str, Any]:
+    return {"problems": sentences.splitlines()}
+
+
 def add_json_lines_argument(
-    parser: argparse.ArgumentParser, error_object: Callable[[str], dict[str, Any]]
+    parser: argparse.ArgumentParser, error_object: Callable[[str], dict[str, Any]] = _problems_object
 ) -> None:
-    """Adds `--json` to a command that prints progress, one object per line; *error_object* returns the one for an error's text."""
+    """Adds `--json` to a command that prints one object per line; *error_object* returns the last one, for an error's text."""
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
     parser.set_defaults(report=partial(_report_line, error_object))
 
@@ -43,7 +47,7 @@ def _report_line(
 def _report(arguments: argparse.Namespace, sentences: str) -> None:
     """Prints why there is no result: as `problems` of the JSON object, or as text on stderr."""
     if arguments.json:
-        print_json({"problems": sentences.splitlines()})
+        print_json(_problems_object(sentences))
     else:
         print(sentences, file=sys.stderr)
 

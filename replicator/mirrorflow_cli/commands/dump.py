@@ -14,7 +14,7 @@ from mirrorflow_cli.errors import EXIT_DONE
 from mirrorflow_cli.flow_arguments import flow_from, layout_from, source_settings, valid_plan
 from mirrorflow_cli.flow_flags import add_flow_arguments
 from mirrorflow_cli.internal_records import TOPICS, DumpTopic, decoded, read_topic
-from mirrorflow_cli.output import rfc3339
+from mirrorflow_cli.output import add_json_lines_argument, rfc3339
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.records import Record
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=kinds, metavar="WHAT", help=", ".join(kinds))
     add_flow_arguments(parser, addresses=True)
     parser.add_argument("--all", action="store_true", help="print superseded positions, too")
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+    add_json_lines_argument(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:

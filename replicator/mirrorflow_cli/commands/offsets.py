@@ -1,8 +1,8 @@
 """`mirrorflow offsets`: prints each group's current offsets on both sides, or translates offsets of applications; changes nothing.
 
 The checkpoint connector need not run: the command reads the same topics and translates offsets with the
-connector's own code. Output is plain text, or one JSON object per line. Failed requests for a group, and
-groups that have no offsets to translate, are reported on stderr; the other groups continue.
+connector's own code. Output is plain text, or one JSON object per line. Groups without offsets to translate are reported on
+stderr; so are failed requests for a group, or as the last object. The other groups continue.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from mirrorflow_cli.flow_arguments import (
     valid_plan,
 )
 from mirrorflow_cli.flow_flags import add_flow_arguments
-from mirrorflow_cli.output import print_table
+from mirrorflow_cli.output import add_json_lines_argument, print_table
 from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.offsets.checkpoints import (
     Group,
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print how many records each group would reread if it failed over now",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+    add_json_lines_argument(parser)
 
 
 def _add_names(arguments: argparse.Namespace, names: Sequence[str]) -> bool:
@@ -95,6 +95,10 @@ def execute(arguments: argparse.Namespace) -> int:
         return _translate(arguments, names[1:])
     if arguments.reverse:
         raise UsageError("--reverse is for `mirrorflow offsets translate`.")
+    if arguments.json and arguments.dry_run_failover:
+        raise UsageError(
+            "--dry-run-failover cannot be combined with --json, whose lines have readAgainAtLeast and readAgainAtMost."
+        )
     if names and not arguments.add_flow_file(arguments, names):
         raise UsageError(f"unrecognized arguments: {' '.join(names)}")
     if not arguments.file and not arguments.groups:
@@ -110,9 +114,12 @@ def execute(arguments: argparse.Namespace) -> int:
         print_table(FAILOVER_COLUMNS, list(failover(report.lines)))
     else:
         _print_lines(report.lines)
-    for sentence in (*report.notes, *report.problems):
-        print(sentence, file=sys.stderr)
-    return EXIT_FAILED if report.problems else EXIT_DONE
+    for note in report.notes:
+        print(note, file=sys.stderr)
+    if not report.problems:
+        return EXIT_DONE
+    arguments.report(arguments, "\n".join(report.problems))
+    return EXIT_FAILED
 
 
 def _translate(arguments: argparse.Namespace, names: Sequence[str]) -> int:

@@ -105,6 +105,20 @@ def test_refused_settings_are_reported_as_problems(
     assert problem.startswith("east-to-west: spec.connectors.source: offset.lag.max: 'many'")
 
 
+@pytest.mark.parametrize("command", [["dump", "positions"], ["offsets"]])
+def test_commands_that_print_lines_report_problems_as_the_last_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]
+) -> None:
+    file = flow(tmp_path, config={"offset.lag.max": "many"})
+
+    status = main([*command, "--json", "-f", str(file)])
+    out, err = capsys.readouterr()
+
+    assert (2, "", 1) == (status, err, out.count("\n"))
+    (problem,) = json.loads(out)["problems"]
+    assert "offset.lag.max: 'many'" in problem
+
+
 def test_a_file_that_cannot_be_converted_is_reported_as_problems(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -1,6 +1,12 @@
 """The lines that `mirrorflow offsets` prints; integration tests check that it finds the groups."""
 
-from mirrorflow_cli.commands.offsets import _age, _print_lines, failover
+import json
+
+import pytest
+
+from mirrorflow_cli.__main__ import main
+from mirrorflow_cli.commands import offsets
+from mirrorflow_cli.commands.offsets import GroupOffsetReport, _age, _print_lines, failover
 from mirrorflow_core.offsets.checkpoints import GroupOffset
 
 
@@ -11,6 +17,25 @@ def group_offset(**changes) -> GroupOffset:
         "written": True, "why": None,
     }  # fmt: skip
     return GroupOffset(**(values | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_offsets_that_were_read_are_printed_before_what_failed(monkeypatch, capsys, as_json):
+    problem = "Reading group h failed: west does not respond."
+
+    async def read(*_: object) -> GroupOffsetReport:
+        return GroupOffsetReport((group_offset(),), ("Group i is not synchronised.",), (problem,))
+
+    monkeypatch.setattr(offsets, "read_group_offsets", read)
+    status = main(["offsets", "--from", "a:1", "--to", "b:1", *(["--json"] if as_json else [])])
+    printed = capsys.readouterr()
+
+    assert 1 == status
+    if as_json:
+        line, last = (json.loads(line) for line in printed.out.splitlines())
+        assert ("g", {"problems": [problem]}) == (line["group"], last)
+    assert as_json is (problem not in printed.err)
+    assert printed.err.startswith("Group i")
 
 
 def test_the_table_shows_offsets_translation_and_reason(capsys):
