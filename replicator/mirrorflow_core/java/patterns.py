@@ -7,16 +7,19 @@ at once until the window has passed. Limits count processor time, so that a busy
 slow.
 
 The package `regex` has time limits but costs 2 MiB of memory, so it is imported for the first expression that
-needs it. Names and prefixes, which most flows select by, cannot be slow: Python's `re` matches them.
+needs it. Names and prefixes, which most flows select by, cannot be slow: Python's `re` matches them, and names of a list are
+looked up.
 """
 
+import itertools
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.java.pattern_syntax import PatternSyntaxError, SlowPatternError, translated
+from mirrorflow_core.java.pattern_syntax import LINE_ENDS, PatternSyntaxError, SlowPatternError, translated
 from mirrorflow_core.light_dataclasses import dataclass
 
 # 20,000 times the time of an ordinary expression for a name of 249 characters (5 microseconds).
@@ -31,9 +34,15 @@ WINDOW_LIMIT_S: Final = 2.0
 # length.
 _PLAIN = re.compile(r"(?:[A-Za-z0-9_-]|\\[._-]|\.[*+]?|\|)*", re.ASCII)
 PLAIN_REPETITIONS_MAX: Final = 2
+# Characters of an expression; names of a list do not count. Both engines compile as many in 1 to 2 s, in which the process does
+# nothing else; `regex` takes minutes for 1 MiB.
+EXPRESSION_MAX: Final = 64 * 1024
 BLAMED_MAX = 10  # items tried alone to find the slow one, each up to the limit of a match
 _Result = TypeVar("_Result")
 _NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
+# What reaches beyond its item in a joined list: a quotation that may have no end, numbers and names of groups, flags.
+_SPANNING = re.compile(r"\\[Qk1-9]|\(\?(?![a-zA-Z-]*:|[=!>]|<[=!])")
+_LINE_END = re.compile(f"[{LINE_ENDS}]")
 # A name with a * after one of its own characters: valid as an expression, and most often meant as a shell's pattern.
 _GLOB = re.compile(r"[a-zA-Z0-9_.*-]*[a-zA-Z0-9_-]\*[a-zA-Z0-9_.*-]*")
 _STAR = re.compile(r"(?<![.*])\*")
@@ -50,10 +59,19 @@ class Found:
     groups: tuple[str | None, ...]  # the whole match first
 
 
+class LongPatternError(PatternSyntaxError):
+    """An expression has more than EXPRESSION_MAX characters."""
+
+
 class JavaPattern:
     """One compiled Java expression. Raises PatternSyntaxError."""
 
     def __init__(self, text: str) -> None:
+        if len(text) > EXPRESSION_MAX:
+            raise LongPatternError(
+                f"its expressions have {len(text)} characters, and at most {EXPRESSION_MAX} are compiled",
+                "write fewer expressions, names as items of their own, and flags as in (?i:orders), because (?i) applies to all later items",
+            )
         self.text = text
         self._is_plain = _is_plain(text)
         self._compiled: Any = re.compile(translated(text)) if self._is_plain else _compiled(text)
@@ -118,20 +136,84 @@ def _compiled(text: str) -> Any:
         raise PatternSyntaxError("it is too large") from error
 
 
+class PatternList:
+    """Matches as *patterns* do when joined by `|`, as in `MirrorUtils.compilePatternList`. Raises PatternSyntaxError.
+
+    Names are looked up, so that thousands of them cost little. Only expressions that reach beyond their item (a group that another
+    item closes, flags, numbers of groups) are compiled together with all names.
+    """
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        names: list[str] = []
+        plain: list[str] = []
+        others: list[str] = []
+        for pattern in patterns:
+            if not _is_plain(pattern):
+                others.append(pattern)
+                continue
+            for alternative in pattern.split("|"):
+                (names if _NAME.fullmatch(alternative) else plain).append(alternative)
+        if len("|".join(others)) <= EXPRESSION_MAX and any(map(_reaches_beyond, others)):
+            names, plain, others = [], [], [*patterns]
+        self._names = _NameTable(names)
+        self._expressions = tuple(JavaPattern("|".join(items)) for items in (plain, others) if items)
+
+    def matches(self, name: str) -> bool:
+        """Returns whether the whole of *name* matches. Raises SlowPatternError."""
+        return name in self._names or any(expression.matches(name) for expression in self._expressions)
+
+
+def _reaches_beyond(pattern: str) -> bool:
+    """Returns whether *pattern* may mean something else in a joined list."""
+    if _SPANNING.search(pattern):
+        return True
+    try:
+        translated(pattern)
+    except PatternSyntaxError:
+        return True  # it may be part of a group that another item closes
+    return False
+
+
+class _NameTable:
+    """Names in which a dot without a backslash stands for any character, as in an expression."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        # By length and positions of such dots.
+        self._tables: dict[int, dict[tuple[int, ...], set[str]]] = {}
+        for pattern in patterns:
+            name = pattern.replace("\\.", "/")  # no name has a slash
+            dots = tuple(index for index, letter in enumerate(name) if letter == ".")
+            self._tables.setdefault(len(name), {}).setdefault(dots, set()).add(name.replace("/", "."))
+
+    def __contains__(self, name: str) -> bool:
+        for dots, names in self._tables.get(len(name), {}).items():
+            letters = [*name]
+            for dot in dots:
+                letters[dot] = "."
+            if "".join(letters) in names and not any(_LINE_END.match(name[dot]) for dot in dots):
+                return True
+        return False
+
+
 class SettingPattern:
-    """The expressions of setting *key*, joined to one as in `MirrorUtils.compilePatternList`. Raises PatternSyntaxError.
+    """The expressions of setting *key*. Raises PatternSyntaxError.
 
     Without expressions, nothing matches. Matching raises InvalidSettingError, with the slow item, if it takes too long.
     """
 
     def __init__(self, key: str, patterns: tuple[str, ...]) -> None:
         self._key, self._patterns = key, patterns
-        self.pattern = JavaPattern("|".join(patterns))
+        self._list = PatternList(patterns)
         self._blamed: SlowPatternError | None = None  # for the last name that took too long
+
+    @cached_property
+    def pattern(self) -> JavaPattern:
+        """All expressions as one, which finds more than whole names."""
+        return JavaPattern("|".join(self._patterns))
 
     def matches(self, name: str) -> bool:
         """Returns whether all of *name* matches."""
-        return bool(self._patterns) and self._tried(self.pattern.matches, name)
+        return self._tried(self._list.matches, name)
 
     def find(self, name: str) -> Found | None:
         """Returns the first match in *name*, or None."""
@@ -147,7 +229,8 @@ class SettingPattern:
         raise InvalidSettingError(key=self._key, problem=str(slow), action=slow.action)
 
     def _tried_alone(self, error: SlowPatternError) -> SlowPatternError:
-        for pattern in self._patterns[:BLAMED_MAX] if len(self._patterns) > 1 else ():
+        slow = itertools.filterfalse(_is_plain, self._patterns)
+        for pattern in itertools.islice(slow, BLAMED_MAX) if len(self._patterns) > 1 else ():
             try:
                 JavaPattern(pattern).matches(error.name)
             except PatternSyntaxError:
@@ -158,36 +241,36 @@ class SettingPattern:
 
 
 def compile_patterns(key: str, patterns: tuple[str, ...]) -> SettingPattern:
-    """Returns one expression for the list in setting *key*. Raises InvalidSettingError with the invalid item."""
-    try:
-        return SettingPattern(key, patterns)
-    except PatternSyntaxError as error:
-        pattern, why = next(_invalid(patterns), ("|".join(patterns), error))
-        raise InvalidSettingError(
-            key=key,
-            problem=f"{pattern!r} cannot be used: {why}",
-            action=why.action
-            or "write Java regular expressions, separated by commas; one that holds a comma, as in {1,3}, is split there",
-        ) from error
-
-
-def _invalid(patterns: tuple[str, ...]) -> Iterator[tuple[str, PatternSyntaxError]]:
-    for pattern in patterns:
-        try:
-            JavaPattern(pattern)
-        except PatternSyntaxError as error:
-            yield pattern, error
+    """Returns the list in setting *key*, compiled. Raises InvalidSettingError with the invalid item."""
+    return _compiled_setting(
+        key,
+        patterns,
+        "write Java regular expressions, separated by commas; one that holds a comma, as in {1,3}, is split there",
+    )
 
 
 def compile_pattern(key: str, pattern: str) -> SettingPattern:
     """Returns the compiled expression of setting *key*. Raises InvalidSettingError if it is invalid."""
+    return _compiled_setting(key, (pattern,), "write a Java regular expression")
+
+
+def _compiled_setting(key: str, patterns: tuple[str, ...], action: str) -> SettingPattern:
     try:
-        return SettingPattern(key, (pattern,))
+        return SettingPattern(key, patterns)
+    except LongPatternError as error:
+        raise InvalidSettingError(key=key, problem=str(error), action=error.action) from error
     except PatternSyntaxError as error:
-        problem = f"{pattern!r} cannot be used: {error}"
-        raise InvalidSettingError(
-            key=key, problem=problem, action=error.action or "write a Java regular expression"
-        ) from error
+        pattern, why = next(_invalid(patterns), ("|".join(patterns), error))
+        problem = f"{pattern!r} cannot be used: {why}"
+        raise InvalidSettingError(key=key, problem=problem, action=why.action or action) from error
+
+
+def _invalid(patterns: tuple[str, ...]) -> Iterator[tuple[str, PatternSyntaxError]]:
+    for pattern in itertools.filterfalse(_is_plain, patterns):
+        try:
+            JavaPattern(pattern)
+        except PatternSyntaxError as error:
+            yield pattern, error
 
 
 def literal_name(pattern: str) -> str | None:

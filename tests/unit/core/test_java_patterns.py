@@ -214,6 +214,82 @@ def test_a_list_matches_as_its_joined_items():
     assert not compile_patterns("topics", ()).matches("")
 
 
+list_items = st.sampled_from(
+    [
+        "a",
+        "a.b",
+        r"a\.b",
+        "a|b.",
+        "b.*",
+        "",
+        "[ab]",
+        "(?i)a",
+        "(?i:b)",
+        "(a",
+        "b)",
+        r"\Qa",
+        "(a)",
+        r"\1",
+        "a.*b.*.*",
+        "A",
+    ]
+)
+
+
+@given(
+    items=st.lists(list_items, min_size=1, max_size=4),
+    names=st.lists(st.text("abA.\n", max_size=4), max_size=20),
+)
+def test_every_list_matches_as_its_joined_items(items: list[str], names: list[str]):
+    try:
+        joined = JavaPattern("|".join(items))
+    except PatternSyntaxError:
+        with pytest.raises(InvalidSettingError):
+            compile_patterns("topics", tuple(items))
+        return
+    pattern = compile_patterns("topics", tuple(items))
+    for name in names:
+        assert joined.matches(name) == pattern.matches(name)
+
+
+def test_a_list_of_names_with_one_expression_is_compiled_and_matched_fast():
+    """The list has 1 MiB. Joined to one expression, it takes minutes, in which the process answers no request."""
+    names = [f"team-{number % 97}.orders-{number:06}.events" for number in range(36_000)]
+    start_s = time.process_time()
+
+    pattern = compile_patterns("topics", (*names, "pay[a-z]+"))
+
+    assert pattern.matches(names[-1])
+    assert pattern.matches("payments")
+    assert not any(pattern.matches(f"team-{number % 97}.orders-{number:06}.other") for number in range(1_000))
+    assert time.process_time() - start_s < 5.0
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [f"orders-{number}[ab]" for number in range(5_000)],
+        [f"orders-{number}.*" for number in range(5_000)],
+        ["(?i)a", *(f"orders-{number}" for number in range(7_000))],
+        ["a" * 70_000 + "[b]"],
+    ],
+)
+def test_more_expressions_than_can_be_compiled_in_time_are_refused(items: list[str]):
+    with pytest.raises(
+        InvalidSettingError, match=r"^topics: its expressions have \d+ characters, and at most 65536"
+    ):
+        compile_patterns("topics", tuple(items))
+
+
+def test_the_slow_expression_is_found_behind_many_names():
+    names = tuple(f"orders-{number}" for number in range(100))
+
+    with pytest.raises(InvalidSettingError) as raised:
+        compile_patterns("topics", (*names, "a[b]", CATASTROPHE)).matches("a" * 100 + "!")
+
+    assert raised.value.problem.startswith(f"{CATASTROPHE!r} cannot be matched")
+
+
 def test_the_error_names_the_slow_item_of_a_list():
     with pytest.raises(InvalidSettingError) as raised:
         compile_patterns("topics", ("orders", CATASTROPHE, "pay.*")).matches("a" * 100 + "!")

@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_snake
 
 from mirrorflow_core.errors import SettingError
 from mirrorflow_core.java.pattern_syntax import PatternSyntaxError
-from mirrorflow_core.java.patterns import JavaPattern
+from mirrorflow_core.java.patterns import JavaPattern, PatternList
 from mirrorflow_core.java.properties import PropertyReader
 from mirrorflow_core.replication_policy import alias_split_problem, is_alias_split
 from mirrorflow_core.setting_table import CONNECTOR_SCOPES, SYNONYMS, WORKER_SCOPES, Scope, find, suggestion
@@ -872,7 +872,7 @@ def _invalid_patterns(patterns: tuple[str, ...]) -> Iterator[tuple[str, str, str
                 yield f"[{index}]", f"'{pattern}' {_NOT_A_REGEX}: {error}", error.action or _REGEX_ACTION
     if is_valid and patterns:
         try:
-            JavaPattern("|".join(patterns))
+            PatternList(patterns)
         except PatternSyntaxError as error:
             yield "", f"its entries cannot be joined by |, as MM2 does: {error}", "change one"
 
