@@ -8,14 +8,15 @@ from mirrorflow_cli.pair_arguments import switchover_settings
 from mirrorflow_cli.switchover_progress import refresh_local_switchover, shown_session
 from mirrorflow_cli.switchover_report import StepDisplay, report_of, sentence_of, session_report
 from mirrorflow_cli.switchover_report_files import write_result
+from mirrorflow_cli.switchover_signals import rolling_back_at_signals
 from mirrorflow_core.switchover import guards
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState
 from mirrorflow_operator.api.mirror_pair import LoadedPair
 from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings
-from mirrorflow_replicator.switchover.session import readable_journal
+from mirrorflow_replicator.switchover.session import SwitchoverSession, readable_journal
 from mirrorflow_replicator.switchover.source_rollback import source_rollback
-from mirrorflow_replicator.switchover.unplanned_session import unplanned_session
+from mirrorflow_replicator.switchover.unplanned_session import UnplannedSession, unplanned_session
 
 FOR_ROLLBACK = "--accept-two-active"
 
@@ -44,16 +45,22 @@ async def roll_back(arguments: argparse.Namespace, loaded: LoadedPair, settings:
         return await _roll_back_alone(arguments, own, newest, read.problems[newest.to])
     if newest.is_unplanned:
         async with unplanned_session(own, on_step=display.show) as unplanned:
-            unplanned.observer.request_rollback()
-            last = await unplanned.runner.run(unplanned.journal.newest or newest)
+            last = await _run(unplanned, newest, display)
         report = report_of(last)
     else:
         async with shown_session(arguments, own, on_step=display.show) as session:
-            session.observer.request_rollback()
-            last = await session.runner.run(session.journal.newest or newest)
+            last = await _run(session, newest, display)
         report = session_report(last, session)
     write_result(arguments, report, [sentence_of(last)])
     return EXIT_DONE if last.state in {SwitchoverState.LIFTED, SwitchoverState.REFUSED} else EXIT_FAILED
+
+
+async def _run(
+    session: SwitchoverSession | UnplannedSession, newest: SwitchoverRecord, display: StepDisplay
+) -> SwitchoverRecord:
+    session.observer.request_rollback()
+    with rolling_back_at_signals(session.observer.request_rollback, display):
+        return await session.runner.run(session.journal.newest or newest)
 
 
 async def _roll_back_alone(
@@ -78,7 +85,8 @@ async def _roll_back_alone(
         )
     display = StepDisplay()
     async with source_rollback(settings, newest.id, on_step=display.show) as (present, runner):
-        last = await runner.run(present)
+        with rolling_back_at_signals(lambda: None, display):
+            last = await runner.run(present)
     refresh_local_switchover(last)
     sentences = [
         f"Applications can write to {source} again. Switchover {last.id} is in state {last.state.value} until {to} responds.",

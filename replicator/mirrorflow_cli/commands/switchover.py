@@ -6,11 +6,8 @@ promoting; after it the switchover can only be completed, so it continues. With 
 
 import argparse
 import asyncio
-import contextlib
 import secrets
-import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,13 +32,14 @@ from mirrorflow_cli.switchover_report import (
 )
 from mirrorflow_cli.switchover_report_files import check_report_files, write_result
 from mirrorflow_cli.switchover_rollback import FOR_ROLLBACK, roll_back
+from mirrorflow_cli.switchover_signals import rolling_back_at_signals
 from mirrorflow_cli.switchover_status import show_status
 from mirrorflow_cli.verification_results import NOT_GIVEN, add_verification_argument, last_verification
 from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
-from mirrorflow_core.switchover.states import PROMOTED, SwitchoverState, SwitchoverType
+from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 from mirrorflow_operator.api.mirror_pair import LoadedPair
 from mirrorflow_replicator.switchover.canary_application import CanaryApplication
 from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings
@@ -242,7 +240,7 @@ async def _switch_with_both(
     kind = SwitchoverType.REHEARSAL if arguments.rehearse else planned
     async with shown_session(arguments, settings, on_step=show) as session:
         record = _unfinished(session, settings, kind) or _request(arguments, settings, kind)
-        with rolling_back_at_signals(session, display) as signals:
+        with rolling_back_at_signals(session.observer.request_rollback, display) as signals:
             last = await session.runner.run(record)
     result = None if canary is None else await asyncio.to_thread(canary.finish, last.state)
     if result is not None:
@@ -271,7 +269,7 @@ async def _complete_alone(
     print_if_read(f"{error} {continues_alone(newest)}")
     display = StepDisplay()
     async with unplanned_session(settings, on_step=display.show) as session:
-        with rolling_back_at_signals(session, display):
+        with rolling_back_at_signals(session.observer.request_rollback, display):
             last = await complete_alone(session, newest)
     refresh_local_switchover(last)
     write_result(arguments, report_of(last), [outcome_of(last), *completion_of(last, arguments.file)])
@@ -286,7 +284,7 @@ async def _switch_unplanned(arguments: argparse.Namespace, settings: SwitchoverS
         if newest is not None and needs_target_alone(newest, settings):
             raise FailedError(f"{outcome_of(newest)} {' '.join(completion_of(newest, arguments.file))}")
         record = _unfinished(session, settings, kind) or _request(arguments, settings, kind)
-        with rolling_back_at_signals(session, display) as signals:
+        with rolling_back_at_signals(session.observer.request_rollback, display) as signals:
             last = await session.runner.run(record)
         groups = session.observer.groups or ()
     report = report_of(last, groups=groups) | loss_report(last)
@@ -323,52 +321,3 @@ def _unfinished(
         return None  # it may wait for a source that is lost; a new one does not
     print_if_read(f"Continues switchover {newest.id}, which is in state {newest.state.value}.")
     return newest
-
-
-@contextlib.contextmanager
-def rolling_back_at_signals(session: _Session, display: StepDisplay) -> Iterator[list[int]]:
-    """Rolls back at the first signal, or continues if it has promoted, and ends at the second; returns the signals.
-
-    A terminal that is closed is a first signal only.
-    """
-    signals: list[int] = []
-    loop, running = asyncio.get_running_loop(), asyncio.current_task()
-    assert running is not None
-
-    def note(number: int) -> None:
-        if number == signal.SIGHUP and signals:
-            return  # the kernel and the shell may both send it
-        signals.append(number)
-        if len(signals) > 1:
-            running.cancel()
-            return
-        record = display.record
-        if record is not None and record.state in PROMOTED:
-            # A hook that leads clients to the other cluster may be running: to stop it would leave them between both.
-            sentence = f"{record.to} is promoted, so the switchover can only be completed, and continues; once more ends at once."
-            print_if_read(sentence)
-            return
-        session.observer.request_rollback()
-        waits = (
-            f", which waits for {record.source} if that was fenced" if record and record.is_unplanned else ""
-        )
-        print_if_read(f"Rolls back{waits}; once more ends at once, and leaves writes refused.")
-
-    # With nohup, a terminal that is closed changes nothing.
-    is_hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    numbers = (signal.SIGINT, signal.SIGTERM, *(() if is_hangup_ignored else (signal.SIGHUP,)))
-    for number in numbers:
-        loop.add_signal_handler(number, note, number)
-    try:
-        yield signals
-    except asyncio.CancelledError:
-        if not signals:
-            raise
-        state = "" if display.record is None else f" It is in state {display.record.state.value}."
-        raise FailedError(
-            f"The switchover has not ended.{state} The same command continues it; before Promoting, `mirrorflow switchover rollback` undoes it.",
-            status=EXIT_SIGNAL_BASE + signals[0],
-        ) from None
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)

@@ -16,9 +16,9 @@ import pytest
 
 from mirrorflow_cli import rehearsal_canary, switchover_rollback, switchover_status
 from mirrorflow_cli.__main__ import main
-from mirrorflow_cli.commands.switchover import rolling_back_at_signals
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, FailedError
 from mirrorflow_cli.switchover_report import StepDisplay, report_of, sentence_of
+from mirrorflow_cli.switchover_signals import rolling_back_at_signals
 from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.record import StateEntry, SwitchoverRecord
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
@@ -328,12 +328,11 @@ def test_the_first_signal_rolls_back_or_continues_and_the_second_ends_the_comman
     sentence: str,
 ):
     requested: list[bool] = []
-    session: Any = SimpleNamespace(observer=SimpleNamespace(request_rollback=lambda: requested.append(True)))
     display, printed = StepDisplay(), list[str]()
     display.record = replace(record((state, 0)), type=kind)
 
     async def be_signalled() -> None:
-        with rolling_back_at_signals(session, display) as signals:
+        with rolling_back_at_signals(lambda: requested.append(True), display) as signals:
             for number in (1, 2):
                 os.kill(os.getpid(), signal.SIGTERM)
                 while len(signals) < number:  # noqa: ASYNC110 - the handler has no event to wait for
@@ -359,13 +358,12 @@ def _closed_pipe(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ctrl_c_rolls_back_although_no_process_reads_what_is_printed(monkeypatch: pytest.MonkeyPatch):
     """The pipe of `mirrorflow switchover | tee log` is closed by the same Ctrl-C, while writes are refused."""
     requested: list[bool] = []
-    session: Any = SimpleNamespace(observer=SimpleNamespace(request_rollback=lambda: requested.append(True)))
     display, errors = StepDisplay(), list[Any]()
     _closed_pipe("stderr", monkeypatch)
 
     async def be_signalled() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
-        with rolling_back_at_signals(session, display) as signals:
+        with rolling_back_at_signals(lambda: requested.append(True), display) as signals:
             os.kill(os.getpid(), signal.SIGINT)
             while not signals:  # noqa: ASYNC110 - the handler has no event to wait for
                 await asyncio.sleep(0)
@@ -381,11 +379,10 @@ def test_ctrl_c_rolls_back_although_no_process_reads_what_is_printed(monkeypatch
 def test_a_terminal_that_is_closed_rolls_back_once_and_nohup_prevents_that(*, is_ignored: bool):
     """The kernel and the shell may both send SIGHUP. It must not end the process while writes are refused."""
     requested: list[bool] = []
-    session: Any = SimpleNamespace(observer=SimpleNamespace(request_rollback=lambda: requested.append(True)))
     uncaught: list[int] = []
 
     async def be_signalled() -> list[int]:
-        with rolling_back_at_signals(session, StepDisplay()) as signals:
+        with rolling_back_at_signals(lambda: requested.append(True), StepDisplay()) as signals:
             for _ in range(3):
                 os.kill(os.getpid(), signal.SIGHUP)
                 await asyncio.sleep(0.01)
@@ -402,6 +399,50 @@ def test_a_terminal_that_is_closed_rolls_back_once_and_nohup_prevents_that(*, is
     assert [] == uncaught
     assert ([] if is_ignored else [signal.SIGHUP]) == signals
     assert ([] if is_ignored else [True]) == requested
+
+
+@pytest.mark.parametrize("sessions", ["shown_session", "unplanned_session", "source_rollback"])
+def test_a_rollback_goes_on_although_its_terminal_is_closed(
+    pair: Path, sessions: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Without the handler, the process would end while writes are refused."""
+    unfinished = record((SwitchoverState.FENCING, 0))
+    if sessions == "unplanned_session":
+        unfinished = replace(unfinished, type=SwitchoverType.UNPLANNED)
+    problems = {"west": "west does not respond."} if sessions == "source_rollback" else {}
+
+    @contextlib.asynccontextmanager
+    async def readable_journal(_: object) -> AsyncIterator[object]:
+        yield SimpleNamespace(journal=SimpleNamespace(newest=unfinished), problems=problems)
+
+    async def run(present: SwitchoverRecord) -> SwitchoverRecord:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0.01)
+        return replace(present, state=SwitchoverState.LIFTED)
+
+    runner = SimpleNamespace(run=run)
+    session = SimpleNamespace(
+        runner=runner,
+        journal=SimpleNamespace(newest=None),
+        observer=SimpleNamespace(request_rollback=lambda: None),
+    )
+
+    @contextlib.asynccontextmanager
+    async def opened(*_: object, **__: object) -> AsyncIterator[object]:
+        yield (unfinished, runner) if sessions == "source_rollback" else session
+
+    monkeypatch.setattr(switchover_rollback, "readable_journal", readable_journal)
+    monkeypatch.setattr(switchover_rollback, sessions, opened)
+    monkeypatch.setattr(switchover_rollback, "session_report", lambda last, _: report_of(last))
+    uncaught: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, _: uncaught.append(number))
+    try:
+        status = main(["switchover", "rollback", "-f", str(pair), "--accept-two-active"])
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+    assert ([], EXIT_DONE) == (uncaught, status)
+    assert "Rolls back" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
