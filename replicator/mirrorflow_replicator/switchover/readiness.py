@@ -130,6 +130,12 @@ class ReadinessChecks:
 
     async def _lag(self) -> str:
         """The lag is below the limit if every record is copied that is older than the limit."""
+        forward = self._settings.forward
+        if not await self._partitions.has_stored_positions():
+            return (
+                f"spec.readiness.maxLagSeconds: flow {forward.flow} has never copied: {self._settings.to} has no topic {forward.offsets.topic}, "
+                "where it stores how far it has copied; start the flow."
+            )
         partitions, copied = await self._partitions.on_source(), await self._flows.copied(None)
         source, limit_ms = self._clusters.source, self._settings.max_lag_ms
         ends = await read_ends(source, partitions)
@@ -143,7 +149,7 @@ class ReadinessChecks:
         if not late:
             return ""
         return (
-            f"spec.readiness.maxLagSeconds: flow {self._settings.forward.flow} lags by more than {limit_ms / 1000:g} s in {_some(late)}; "
+            f"spec.readiness.maxLagSeconds: flow {forward.flow} lags by more than {limit_ms / 1000:g} s in {_some(late)}; "
             "wait until it has caught up, or raise the limit."
         )
 

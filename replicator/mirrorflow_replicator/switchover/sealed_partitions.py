@@ -61,13 +61,18 @@ class SealedPartitions:
                 source.raise_for(code, "Metadata", name)
         return frozenset(existing)
 
-    async def _copied_topics(self) -> frozenset[str] | None:
-        """Returns the topics of which the flow has a position; None without an offsets topic. Raises ClusterError."""
+    async def has_stored_positions(self) -> bool:
+        """Returns whether the flow has its offsets topic. Without one it has never run, and a read would wait for it. Raises ClusterError."""
         target, offsets = self._clusters.target, self._settings.forward.offsets.topic
         await target.refresh([offsets])
         stored_in = target.metadata.topics.get(offsets)
-        if stored_in is None or stored_in.error == UNKNOWN_TOPIC_OR_PARTITION:
-            return None  # the flow has never run; a read would wait for the topic, and no check would say so
+        return stored_in is not None and stored_in.error != UNKNOWN_TOPIC_OR_PARTITION
+
+    async def _copied_topics(self) -> frozenset[str] | None:
+        """Returns the topics of which the flow has a position; None without an offsets topic. Raises ClusterError."""
+        if not await self.has_stored_positions():
+            return None
+        target = self._clusters.target
         flow = FlowClusters(self._settings.forward, target, target, initial=set())
         stored = (await flow.runner.run(read_positions(NO_BARRIER))).committed
         newest = {position.topic_partition: position for position in stored}

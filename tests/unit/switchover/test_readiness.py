@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -76,6 +77,34 @@ def verified(**settings: Any) -> ReadinessChecks:
     checks = ReadinessChecks(pair, part, fence=part, flows=part, partitions=part)
     asyncio.run(checks._run(ReadinessCheck.VERIFICATION, checks._verification))
     return checks
+
+
+def test_the_lag_of_a_flow_that_has_never_run_is_refused_without_a_read():
+    """A read of its positions would wait for a minute for the topic."""
+    forward = SimpleNamespace(
+        source_alias="east",
+        target_alias="west",
+        flow="east-to-west",
+        offsets=SimpleNamespace(topic="offsets"),
+    )
+
+    class NeverRun:
+        async def has_stored_positions(self) -> bool:
+            return False
+
+    pair = SwitchoverSettings(
+        pair="p",
+        forward=cast("Any", forward),
+        forward_groups=None,
+        back=cast("Any", Anything),
+        fence=FenceKind.NONE,
+        limits=SwitchoverLimits(),
+    )
+    part = cast("Any", Anything)
+    checks = ReadinessChecks(pair, part, fence=part, flows=part, partitions=cast("Any", NeverRun()))
+    asyncio.run(checks._run(ReadinessCheck.LAG, checks._lag))
+
+    assert "flow east-to-west has never copied: west has no topic offsets" in checks.known[ReadinessCheck.LAG]
 
 
 def test_a_required_verification_that_is_not_known_fails_the_check():
