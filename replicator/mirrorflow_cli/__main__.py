@@ -17,6 +17,7 @@ from typing import TextIO
 from mirrorflow_cli.commands import COMMANDS, command_parser
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, EXIT_USAGE, CommandError
 from mirrorflow_core.errors import MirrorFlowError, SettingError
+from mirrorflow_replicator.process import importing
 
 STDERR = 2  # the file descriptor
 
@@ -28,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if arguments is None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent that ignores it leaves that to this process
+        # The kernel ignores a signal that process 1 of a container does not handle.
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_SIGNAL_BASE + signal.SIGTERM))
         _open_streams()
     command = next((argument for argument in given if argument in COMMANDS), "")
     try:
@@ -51,8 +54,9 @@ def _execute(command: str, given: Sequence[str], *, is_own_process: bool) -> int
     """Runs *command*, which is one of the arguments *given*. Raises OSError if stdout cannot be written."""
     report: Callable[[str], None] = _report
     try:
-        # Where the command comes first, no help or error lists the others.
-        parser = command_parser({command}, [command] if given[:1] == [command] else COMMANDS.keys())
+        with importing() if is_own_process else contextlib.nullcontext():
+            # Where the command comes first, no help or error lists the others.
+            parser = command_parser({command}, [command] if given[:1] == [command] else COMMANDS.keys())
         parser.set_defaults(is_own_process=is_own_process)
         parsed, rest = parser.parse_known_args(given)
         if rest and not ("add_files" in parsed and parsed.add_files(parsed, rest)):

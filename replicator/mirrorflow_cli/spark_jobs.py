@@ -6,7 +6,6 @@ terminal, otherwise a line every few seconds, or JSON.
 """
 
 import argparse
-import importlib
 import json
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from mirrorflow_cli.running_jobs import registered_job
 from mirrorflow_core.errors import MirrorFlowError, SettingError
 from mirrorflow_core.java.properties import read_size_bytes
 from mirrorflow_operator.plan.properties import Plan
+from mirrorflow_replicator.process import importing
 
 LINE_EVERY_S: Final = 5.0  # seconds between lines, where the output is no terminal
 STOPPED = EXIT_SIGNAL_BASE + 2
@@ -207,7 +207,9 @@ def _run(
     display: JobDisplay,
     flow_properties: Callable[[Plan], dict[str, str]],
 ) -> int:
-    from mirrorflow_seed import errors, settings  # noqa: PLC0415  imported only when a job starts
+    with importing():
+        from mirrorflow_seed import errors, settings  # noqa: PLC0415  imported only when a job starts
+        from mirrorflow_seed.spark_session import imported_job  # noqa: PLC0415
 
     plan = valid_plan(flow_from(arguments), layout_from(arguments))
     given = flow_properties(plan) | _flag_properties(arguments) | properties
@@ -223,7 +225,7 @@ def _run(
         files = ProcessFiles(folder=Path(folder), connectors=(source.name,))
         files.write(source.worker_properties, {source.name: source.connector_properties})
         try:
-            command = importlib.import_module(f"mirrorflow_seed.{job}")
+            command = imported_job(job)
             flow_files = settings.FlowFiles(
                 worker=str(files.worker), source=str(files.connector(source.name))
             )

@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,13 +36,35 @@ _TIMES, _THREADS, _RESIDENT = slice(11, 15), 17, 21
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Turns the garbage collector off for imports: they make hundreds of thousands of objects that stay, and no garbage."""
+    """Turns the garbage collector off for imports: they make hundreds of thousands of objects that stay, and no garbage.
+
+    A signal whose handler raises KeyboardInterrupt is handled at the end of the block. Imports have many finalizers, in which Python
+    ignores an exception: the process would go on. In `__set_name__`, it becomes a RuntimeError.
+    """
+    arrived: list[int] = []
+    before = _deferred(arrived) if threading.current_thread() is threading.main_thread() else []
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()  # imported objects stay for the life of the process
         gc.enable()
+        for number in before:
+            signal.signal(number, signal.default_int_handler)
+        for late in arrived:
+            signal.raise_signal(late)
+
+
+def _deferred(arrived: list[int]) -> list[signal.Signals]:
+    """Returns the signals whose handler raises KeyboardInterrupt, after it has made them append to *arrived* instead."""
+    raising = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) is signal.default_int_handler
+    ]
+    for each in raising:
+        signal.signal(each, lambda number, _: arrived.append(number))
+    return raising
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ by a signal; 4 it could not run, or failed; 5 no topic is selected; 6 the plan o
 """
 
 import argparse
-import importlib
 import logging
 import os
 import signal
@@ -24,6 +23,7 @@ from mirrorflow_seed import kubernetes_backend
 from mirrorflow_seed.errors import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, SeedError
 from mirrorflow_seed.settings import REPAIR_KEY, FlowFiles, flag_of, load_job
 from mirrorflow_seed.signal_handlers import handling
+from mirrorflow_seed.spark_session import imported_job
 
 _LOG = logging.getLogger(__name__)
 # Name -> module and summary; a module is imported only when its command runs.
@@ -48,16 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
-        if given[:1] == ["executor"]:
-            return kubernetes_backend.exec_executor(given[1:])
-        if given[:1] == ["driver"]:
-            file, given = kubernetes_backend.driver_command(given[1:])
-            kubernetes_backend.use_properties_of_submission(file, os.environ)
-        parsed = _parser().parse_args(given)
         # As Ctrl-C, until the job has a handler of its own, which some set after Spark's start. The kernel ignores a signal that
         # process 1 of a container does not handle: the job of a deleted pod would begin.
         with handling(signal.default_int_handler, signal.SIGTERM):
-            return _run(parsed)
+            if given[:1] == ["executor"]:
+                return kubernetes_backend.exec_executor(given[1:])
+            if given[:1] == ["driver"]:
+                file, given = kubernetes_backend.driver_command(given[1:])
+                kubernetes_backend.use_properties_of_submission(file, os.environ)
+            return _run(_parser().parse_args(given))
     except KeyboardInterrupt:
         status, sentence = EXIT_STOPPED, "Stopped by a signal."
     except SeedError as error:
@@ -88,7 +87,7 @@ def _run(parsed: argparse.Namespace) -> int:
         module = "archive.archive_verification"
     if parsed.command == "verify" and flag_of(job.extra, REPAIR_KEY):
         module = "repair.repair_driver"
-    return int(importlib.import_module(f"mirrorflow_seed.{module}").run(files, job))
+    return int(imported_job(module).run(files, job))
 
 
 def _parser() -> argparse.ArgumentParser:

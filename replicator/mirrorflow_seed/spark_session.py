@@ -10,6 +10,7 @@ Spark retries a failed task `spark.task.maxFailures` times (`seed.seed_task_atte
 """
 
 import contextlib
+import importlib
 import os
 import re
 import shutil
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from mirrorflow_core.java.properties import parse_properties
+from mirrorflow_replicator.process import importing
 from mirrorflow_seed import kubernetes_backend
 from mirrorflow_seed.errors import JobFailedError, JobSettingError, SeedError, SparkMissingError
 from mirrorflow_seed.settings import KUBERNETES_PREFIX, JobSettings
@@ -68,6 +70,15 @@ BASE_CONF: Final[Mapping[str, str]] = {
     # A reused Python worker has already imported its modules, so a task starts in milliseconds.
     "spark.python.worker.reuse": "true",
 }
+
+
+def imported_job(module: str) -> Any:
+    """Returns the module *module* of a job, with PySpark imported, if it is installed: a signal takes effect afterwards."""
+    with importing():
+        job = importlib.import_module(f"mirrorflow_seed.{module}")
+        with contextlib.suppress(ImportError):  # `require_spark` says what to install
+            import pyspark.sql  # noqa: F401, PLC0415
+    return job
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from mirrorflow_cli.errors import EXIT_DONE, FailedError, UsageError
 from mirrorflow_cli.flow_arguments import flows_from, layout_from, valid_plans
+from mirrorflow_replicator.process import importing
 
 PORT = 8484
 
@@ -54,9 +55,9 @@ def execute(arguments: argparse.Namespace) -> int:
     """Serves until Ctrl-C. With files, it also shows the internal topics of their flows. Raises UsageError and FailedError."""
     if not 0 <= arguments.port < 65_536:
         raise UsageError("--port must be from 0 to 65535.")
-    # Only this command needs these packages.
-    from mirrorflow_cli.internal_topic_reader import FileFlowTopics  # noqa: PLC0415
-    from mirrorflow_console.local_server import serve  # noqa: PLC0415
+    with importing():  # only this command needs these packages
+        from mirrorflow_cli.internal_topic_reader import FileFlowTopics  # noqa: PLC0415
+        from mirrorflow_console.local_server import serve  # noqa: PLC0415
 
     plans = valid_plans(flows_from(arguments), layout_from(arguments)) if arguments.file else []
     try:

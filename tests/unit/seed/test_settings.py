@@ -139,6 +139,36 @@ def test_only_an_error_of_a_named_file_is_one_of_the_arguments(
     assert f"{sentence}\n" == capsys.readouterr().err
 
 
+IMPORTING = """
+import signal, sys
+from mirrorflow_seed import spark_session
+from mirrorflow_seed.__main__ import main
+
+class Imported:
+    def __del__(self):
+        signal.raise_signal(signal.{name})
+
+class Job:
+    run = print
+
+def import_module(_):
+    Imported()
+    return Job
+
+spark_session.importlib.import_module = import_module
+sys.exit(main(["seed", "--worker", "w", "--source", "s"]))
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_stops_a_job_whose_imports_ignore_exceptions(name: str) -> None:
+    """As a finalizer or a callback of a weak reference does. The job would begin."""
+    command = [sys.executable, "-c", IMPORTING.format(name=name)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+    assert (EXIT_STOPPED, "", "Stopped by a signal.\n") == (ended.returncode, ended.stdout, ended.stderr)
+
+
 STARTING = """
 import os, signal, sys, types
 job = types.ModuleType("job")

@@ -1,11 +1,36 @@
 """Memory, threads and CPU time of a process and its children."""
 
+import signal
 import subprocess
 import sys
 
-from mirrorflow_replicator.process import resource_usage
+import pytest
+
+from mirrorflow_replicator.process import importing, resource_usage
 
 CHILD = "print('up', flush=True); input()"
+
+
+class _Imported:
+    """Receives Ctrl-C where Python ignores the exception of a handler, as imports do in many finalizers."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_during_imports_takes_effect_at_their_end() -> None:
+    imported = list[str]()
+
+    def import_all() -> None:
+        with importing():
+            _Imported()
+            imported.append("the rest")
+
+    with pytest.raises(KeyboardInterrupt):
+        import_all()
+
+    assert ["the rest"] == imported
+    assert signal.default_int_handler is signal.getsignal(signal.SIGINT)
 
 
 def test_resource_usage_includes_children_and_keeps_the_cpu_time_of_ended_ones():
