@@ -225,7 +225,9 @@ def failed_checks(observation: SwitchoverObservation) -> list[str]:
 def why_loss_is_refused(record: SwitchoverRecord, loss: LossAssessment) -> str:
     """Returns what would be lost, if the user has not accepted it; also why there is nothing to switch over to."""
     if not loss.partitions:
-        return f"spec.topics: {record.to} has no topic that the flow from {record.source} selects."
+        return (
+            f"spec.topics: the flow from {record.source} has copied no topic to {record.to} that it selects."
+        )
     if record.accepts_loss:
         return ""
     planned = (

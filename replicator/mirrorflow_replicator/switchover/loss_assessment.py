@@ -26,6 +26,7 @@ from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_replication_policy, make_selection
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
+from mirrorflow_replicator.switchover.sealed_partitions import has_stored_positions
 
 SOURCE_TIMEOUT_S: Final = 5.0  # for all that is asked of a source that may be lost
 _NO_BARRIER: Final = Producer("", UNKNOWN, UNKNOWN)  # nothing is taken from the flow, which may run
@@ -60,6 +61,10 @@ class CopiedPartitions:
     def includes(self, topic: str) -> bool:
         """Returns whether the flow copies *topic* for applications; heartbeats belong to the flow."""
         return self._selects(topic) and not self._is_heartbeats(topic)
+
+    async def has_stored_positions(self) -> bool:
+        """Returns whether the flow has ever run. Raises ClusterError."""
+        return await has_stored_positions(self._settings, self._target)
 
     async def topics(self) -> frozenset[str]:
         """Returns the topics on the target. Raises ClusterError."""
@@ -114,8 +119,14 @@ def _partitions(cluster: Cluster, topics: Collection[str]) -> list[TopicPartitio
 async def assess_loss(
     partitions: CopiedPartitions, source: Cluster | None, progress: FlowProgress
 ) -> LossAssessment:
-    """Returns what is known to be lost. *source* is None if it does not answer. Raises ClusterError if the target cannot be read."""
-    on_target = await partitions.partitions()
+    """Returns what is known to be lost; without partitions if nothing was ever copied, and there is nothing to switch over to.
+
+    *source* is None if it does not answer. Raises ClusterError if the target cannot be read.
+    """
+    # Without stored positions there is no copy, whatever the target has of these topics.
+    on_target = await partitions.partitions() if await partitions.has_stored_positions() else []
+    if not on_target:
+        return LossAssessment(partitions=())
     answered = await _answered(partitions, source)
     seen = {
         partition: end for partition, end in progress.ends.items() if partitions.includes(partition.topic)
@@ -149,8 +160,7 @@ async def assess_loss(
         )
 
     return LossAssessment(
-        # Where the target has no topic, there is nothing to switch over to.
-        partitions=tuple(assessed(partition) for partition in everything) if on_target else (),
+        partitions=tuple(assessed(partition) for partition in everything),
         is_source_answering=bool(answered) and answered.keys() >= {*on_target},
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 
 from mirrorflow_core.errors import NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.error_codes import (
     NONE,
     TOPIC_AUTHORIZATION_FAILED,
@@ -18,10 +19,18 @@ from mirrorflow_core.wire.error_codes import (
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.stored_positions import read_positions
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy, make_selection
 from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.switchover.flow_end import NO_BARRIER
 from mirrorflow_replicator.switchover.pair_settings import PairClusters, SwitchoverSettings
+
+
+async def has_stored_positions(flow: SourceSettings, target: Cluster) -> bool:
+    """Returns whether *flow* has its offsets topic. Without one it has never run, and a read would wait for it. Raises ClusterError."""
+    await target.refresh([flow.offsets.topic])
+    topic = target.metadata.topics.get(flow.offsets.topic)
+    return topic is not None and topic.error != UNKNOWN_TOPIC_OR_PARTITION
 
 
 class SealedPartitions:
@@ -62,11 +71,8 @@ class SealedPartitions:
         return frozenset(existing)
 
     async def has_stored_positions(self) -> bool:
-        """Returns whether the flow has its offsets topic. Without one it has never run, and a read would wait for it. Raises ClusterError."""
-        target, offsets = self._clusters.target, self._settings.forward.offsets.topic
-        await target.refresh([offsets])
-        stored_in = target.metadata.topics.get(offsets)
-        return stored_in is not None and stored_in.error != UNKNOWN_TOPIC_OR_PARTITION
+        """Returns what the function `has_stored_positions` does, of the forward flow. Raises ClusterError."""
+        return await has_stored_positions(self._settings.forward, self._clusters.target)
 
     async def _copied_topics(self) -> frozenset[str] | None:
         """Returns the topics of which the flow has a position; None without an offsets topic. Raises ClusterError."""

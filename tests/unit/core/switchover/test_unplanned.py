@@ -138,7 +138,7 @@ def test_a_switchover_without_any_copied_topic_is_refused():
 
     refused = written(step(record, seen(record, loss=LossAssessment(partitions=())), 9))
 
-    assert "spec.topics: west has no topic that the flow from east selects." == refused.reason
+    assert "spec.topics: the flow from east has copied no topic to west that it selects." == refused.reason
 
 
 def test_a_rollback_request_during_the_assessment_refuses_the_switchover():
