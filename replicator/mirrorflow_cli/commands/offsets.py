@@ -340,6 +340,9 @@ class _GroupReader:
         own = await groups.fetch_offsets(clusters.source, group.name)
         now = translate_group(own, selects=self._selects, rename=known.rename, syncs=known.translator)
         target = await groups.fetch_offsets(clusters.target, group.name)
+        on_target = self._target_groups.get(group.name)
+        if on_target is not None and not on_target.state:  # brokers before Kafka 2.6 list none
+            on_target = await groups.describe_group(clusters.target, group.name)
         ends = await admin.list_offsets(clusters.target, now, LATEST) if now else {}
         facts = GroupFacts(
             group=group.name,
@@ -348,10 +351,10 @@ class _GroupReader:
             written_ms=known.checkpoints.written_ms,
             target=target,
             ends={partition: end.offset for partition, end in ends.items() if not end.error},
-            writable=writable(self._target_groups.get(group.name)),
+            writable=writable(on_target),
             is_synchronised=self._settings.sync_s is not None,
             has_members_on_source=has_members(group),
-            has_members_on_target=has_members(self._target_groups.get(group.name)),
+            has_members_on_target=has_members(on_target),
         )
         return list(group_offsets(facts))
 

@@ -155,20 +155,23 @@ async def clamp_groups(settings: CheckpointSettings, target: Cluster) -> tuple[F
 
     async def place(group: str) -> FinalGroup:
         async with limit:
-            match writable(listed.get(group)):
-                case Writable.YES:
-                    inside = clamped(points[group], *limits)
-                    try:
+            try:
+                known = listed.get(group)
+                if known is not None and not known.state:  # brokers before Kafka 2.6 list none
+                    known = await groups.describe_group(target, group)
+                match writable(known):
+                    case Writable.YES:
+                        inside = clamped(points[group], *limits)
                         return await _place(target, group, inside, points[group].keys() - inside.keys())
-                    except ClusterError as error:
-                        # Until all groups are placed, applications can write to neither side. A missing ACL is not awaited.
-                        if error.retriable and not isinstance(error, NotAuthorizedError):
-                            raise
-                        return _refused(group, str(error))
-                case Writable.ACTIVE:
-                    return _refused(group, HAS_MEMBERS)
-                case Writable.OTHER_KIND:
-                    return _refused(group, OTHER_KIND)
+                    case Writable.ACTIVE:
+                        return _refused(group, HAS_MEMBERS)
+                    case Writable.OTHER_KIND:
+                        return _refused(group, OTHER_KIND)
+            except ClusterError as error:
+                # Until all groups are placed, applications can write to neither side. A missing ACL is not awaited.
+                if error.retriable and not isinstance(error, NotAuthorizedError):
+                    raise
+                return _refused(group, str(error))
 
     return tuple(await asyncio.gather(*map(place, sorted(points))))
 

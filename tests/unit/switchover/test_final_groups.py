@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.errors import BrokerError, ClusterError, NotAuthorizedError, UnreachableError
-from mirrorflow_core.offsets.checkpoints import HAS_MEMBERS, GroupOffset, Point
+from mirrorflow_core.offsets.checkpoints import HAS_MEMBERS, Group, GroupOffset, Point
 from mirrorflow_core.offsets.offset_translation import Committed
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
@@ -213,6 +213,26 @@ def test_a_refused_group_is_reported_and_the_others_are_placed(
     assert ["billing", "shipping"] == sorted(target.committed)
     assert [GroupOutcome.BOUND] * 2 == [billing.outcome, shipping.outcome]
     assert ("legacy", GroupOutcome.REFUSED, str(refusal)) == (legacy.group, legacy.outcome, legacy.why)
+
+
+@pytest.mark.parametrize("state", ["Empty", "Stable"])
+def test_groups_are_described_that_brokers_list_without_a_state(monkeypatch: pytest.MonkeyPatch, state: str):
+    """Those before Kafka 2.6. A group without members is placed: otherwise its auto.offset.reset would decide."""
+    target = GroupsOfTarget(monkeypatch, "", UnreachableError(cluster="east", addresses="", problem=""))
+
+    async def list_groups(_: object) -> dict[str, Group]:
+        return {"billing": Group(name="billing", protocol_type="consumer")}
+
+    async def describe_group(_: object, group: str) -> Group:
+        return Group(name=group, protocol_type="consumer", state=state)
+
+    monkeypatch.setattr(groups, "list_groups", list_groups)
+    monkeypatch.setattr(groups, "describe_group", describe_group)
+
+    billing, *_ = target.clamp()
+
+    assert (state == "Empty") == ("billing" in target.committed)
+    assert ("" if state == "Empty" else HAS_MEMBERS) == billing.why
 
 
 def test_groups_are_placed_again_after_an_error_that_a_retry_may_cure(monkeypatch: pytest.MonkeyPatch):
