@@ -11,6 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from mirrorflow_core.errors import SettingError
+from mirrorflow_core.java.properties import PropertyReader
+from mirrorflow_core.transforms import Transforms, read_transforms
 from mirrorflow_operator.api.authentication import Authentication
 from mirrorflow_operator.api.load import field_errors, parse_flow, read_documents, validated
 from mirrorflow_operator.api.model import (
@@ -397,6 +400,14 @@ def _mirror_errors(flows: Mapping[str, MirrorFlow]) -> Iterator[FieldError]:
             )
 
 
+def _renames(config: Mapping[str, str]) -> bool:
+    """Returns whether the transforms of *config* rename topics; False if they are invalid, which is an error of the flow."""
+    try:
+        return Transforms(read_transforms(PropertyReader(config))).renames
+    except SettingError:
+        return False
+
+
 def _flow_errors(flow: MirrorFlow, *, target: str) -> Iterator[FieldError]:
     name, spec = flow.metadata.name, flow.spec
     if spec.target.alias != target:
@@ -410,6 +421,12 @@ def _flow_errors(flow: MirrorFlow, *, target: str) -> Iterator[FieldError]:
             path=f"spec.topics.naming.policy of {name}",
             message=f"it is {spec.topics.naming.policy.value}, and applications look for the same topics on both clusters",
             action="set it to Identity in a new pair of flows, or change the topics' names in all applications and switch by hand",
+        )
+    if _renames(spec.connectors.source.config):
+        yield FieldError(
+            path=f"spec.connectors.source.config of {name}",
+            message="its transforms rename topics, and applications look for the same topics on both clusters",
+            action="remove each RegexRouter, or change the topics' names in all applications and switch by hand",
         )
     if spec.topics.acls.sync is SyncMode.APPLY:
         # MM2's rule copies every DENY, so the copy would be fenced with its source (mirrorflow_core.topics.topic_acls).

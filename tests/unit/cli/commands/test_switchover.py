@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from mirrorflow_cli import rehearsal_canary, switchover_rollback, switchover_status
 from mirrorflow_cli.__main__ import main
@@ -229,6 +230,27 @@ def test_flows_that_rename_topics_are_refused_with_the_file_and_the_field(
     assert EXIT_USAGE == main(["switchover", "-f", str(pair), "--to", "west"])
     assert capsys.readouterr().err.startswith(
         f"{pair}: spec.topics.naming.policy of east-to-west: it is Prefix"
+    )
+
+
+def test_flows_whose_transforms_rename_topics_are_refused_with_the_field(
+    pair: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Applications would find an empty topic under the old name, and an unplanned switchover would compare that."""
+    documents = [*yaml.safe_load_all(pair.read_text())]
+    flow = next(document for document in documents if document["metadata"]["name"] == "east-to-west")
+    config = {
+        "transforms": "moved",
+        "transforms.moved.type": "org.apache.kafka.connect.transforms.RegexRouter",
+        "transforms.moved.regex": "orders",
+        "transforms.moved.replacement": "moved-orders",
+    }
+    flow["spec"]["connectors"] = {"source": {"config": config}}
+    pair.write_text(yaml.safe_dump_all(documents))
+
+    assert EXIT_USAGE == main(["switchover", "-f", str(pair), "--to", "west"])
+    assert capsys.readouterr().err.startswith(
+        f"{pair}: spec.connectors.source.config of east-to-west: its transforms rename topics"
     )
 
 
