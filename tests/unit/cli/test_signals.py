@@ -31,3 +31,30 @@ def test_a_signal_ends_a_command_whose_imports_ignore_exceptions(number: signal.
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
     assert (status, "", "") == (ended.returncode, ended.stdout, ended.stderr)
+
+
+JOB = """
+import signal, sys, types
+process = types.ModuleType("mirrorflow_cli.switchover_process")
+process.main = lambda: signal.raise_signal(signal.SIGTERM)
+sys.modules[process.__name__] = process
+import mirrorflow_cli
+mirrorflow_cli.switchover_process = process
+from mirrorflow_cli import switchover_job
+sys.exit(switchover_job.main())
+"""
+
+
+def test_sigterm_ends_the_job_of_a_switchover_that_has_not_begun() -> None:
+    """As while it imports its modules: the kernel ignores a signal that process 1 of a container does not handle."""
+    ended = subprocess.run(
+        [sys.executable, "-c", JOB], capture_output=True, text=True, check=False, timeout=300
+    )
+
+    assert (143, "", "") == (ended.returncode, ended.stdout, ended.stderr)
+
+
+def test_the_job_of_a_switchover_imports_little_before_it_handles_sigterm() -> None:
+    program = "import sys; import mirrorflow_cli.switchover_job; sys.exit('asyncio' in sys.modules)"
+
+    assert 0 == subprocess.run([sys.executable, "-c", program], check=False, timeout=300).returncode

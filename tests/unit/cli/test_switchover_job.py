@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import pytest
 
-from mirrorflow_cli import switchover_job
+from mirrorflow_cli import switchover_process
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_USAGE
-from mirrorflow_cli.switchover_job import CANARY_UNKNOWN, SwitchoverProcess, main
 from mirrorflow_cli.switchover_job_progress import MESSAGE_MAX_BYTES, SwitchoverProgress
+from mirrorflow_cli.switchover_process import CANARY_UNKNOWN, SwitchoverProcess, main
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.switchover.canary import CanaryRequest, CanaryResult, CanaryTimeline
 from mirrorflow_core.switchover.record import SwitchoverRecord
@@ -31,7 +31,7 @@ NOT_IN_THE_IMAGE = ("pydantic", "yaml", "rich", "kubernetes", "shtab", "mirrorfl
 
 def test_the_job_needs_only_the_packages_of_the_replicator():
     blocked = "; ".join(f"sys.modules[{name!r}] = None" for name in NOT_IN_THE_IMAGE)
-    program = f"import sys; {blocked}; import mirrorflow_cli.switchover_job"
+    program = f"import sys; {blocked}; import mirrorflow_cli.switchover_process"
 
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
@@ -212,10 +212,10 @@ class LostSource:
         async def journal(_: object) -> Any:
             return self
 
-        monkeypatch.setattr(switchover_job, "switchover_session", both)
-        monkeypatch.setattr(switchover_job, "unplanned_session", alone)
-        monkeypatch.setattr(switchover_job, "journal_of_target", journal)
-        monkeypatch.setattr(switchover_job, "RETRY_S", 0)
+        monkeypatch.setattr(switchover_process, "switchover_session", both)
+        monkeypatch.setattr(switchover_process, "unplanned_session", alone)
+        monkeypatch.setattr(switchover_process, "journal_of_target", journal)
+        monkeypatch.setattr(switchover_process, "RETRY_S", 0)
         return process
 
 
@@ -367,10 +367,10 @@ class RehearsedPair:
             yield self
             self.is_running = False
 
-        monkeypatch.setattr(switchover_job, "SwitchoverSession", RehearsedPair)
-        monkeypatch.setattr(switchover_job, "switchover_session", both)
-        monkeypatch.setattr(switchover_job, "started_canary", canary)
-        monkeypatch.setattr(switchover_job, "why_not_selected", lambda *_: "")
+        monkeypatch.setattr(switchover_process, "SwitchoverSession", RehearsedPair)
+        monkeypatch.setattr(switchover_process, "switchover_session", both)
+        monkeypatch.setattr(switchover_process, "started_canary", canary)
+        monkeypatch.setattr(switchover_process, "why_not_selected", lambda *_: "")
         asyncio.run(asyncio.wait_for(process.run(), 60))
         report = parse_switchover_report(process.progress.body())
         assert report is not None
