@@ -52,7 +52,9 @@ async def roll_back(arguments: argparse.Namespace, loaded: LoadedPair, settings:
             last = await _run(session, newest, display)
         report = session_report(last, session)
     write_result(arguments, report, [sentence_of(last)])
-    return EXIT_DONE if last.state in {SwitchoverState.LIFTED, SwitchoverState.REFUSED} else EXIT_FAILED
+    # A rehearsal whose process was killed while it rolled back ends as one that was completed.
+    is_undone = last.state in {SwitchoverState.LIFTED, SwitchoverState.REFUSED, SwitchoverState.REHEARSED}
+    return EXIT_DONE if is_undone else EXIT_FAILED
 
 
 async def _run(

@@ -423,9 +423,22 @@ def test_a_terminal_that_is_closed_rolls_back_once_and_nohup_prevents_that(*, is
     assert ([] if is_ignored else [True]) == requested
 
 
-@pytest.mark.parametrize("sessions", ["shown_session", "unplanned_session", "source_rollback"])
+@pytest.mark.parametrize(
+    ("sessions", "end"),
+    [
+        ("shown_session", SwitchoverState.LIFTED),
+        ("shown_session", SwitchoverState.REHEARSED),
+        ("unplanned_session", SwitchoverState.LIFTED),
+        ("source_rollback", SwitchoverState.ROLLING_BACK),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.value,
+)
 def test_a_rollback_goes_on_although_its_terminal_is_closed(
-    pair: Path, sessions: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pair: Path,
+    sessions: str,
+    end: SwitchoverState,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
     """Without the handler, the process would end while writes are refused."""
     unfinished = record((SwitchoverState.FENCING, 0))
@@ -440,7 +453,7 @@ def test_a_rollback_goes_on_although_its_terminal_is_closed(
     async def run(present: SwitchoverRecord) -> SwitchoverRecord:
         os.kill(os.getpid(), signal.SIGHUP)
         await asyncio.sleep(0.01)
-        return replace(present, state=SwitchoverState.LIFTED)
+        return replace(present, state=end)
 
     runner = SimpleNamespace(run=run)
     session = SimpleNamespace(
