@@ -45,7 +45,7 @@ def test_a_hook_that_does_not_end_is_stopped():
 
 
 # Scripts that run a tool: one waits for it, as most do, the other leaves it behind.
-TOOL = """sh -c 'printf "begun " > "$0"; sleep 1; printf acted >> "$0"' "$0" """
+TOOL = """sh -c 'printf "begun " > "$0"; until test -e "$0.go"; do sleep 0.02; done; printf acted >> "$0"' "$0" """
 WAITING, LEAVING = f"{TOOL}; true", f"{TOOL} 2> /dev/null &"
 WITHIN_S = 30.0
 
@@ -55,6 +55,11 @@ def wait_until(route: Path, text: str) -> None:
     while not (route.exists() and route.read_text() == text):
         assert time.monotonic() < end_s, f"{route} does not have: {text}"
         time.sleep(0.01)
+
+
+def go(route: Path) -> None:
+    """Lets a tool act that runs."""
+    route.with_name(f"{route.name}.go").touch()
 
 
 def test_processes_that_a_hook_has_started_are_stopped_with_it(tmp_path: Path):
@@ -68,6 +73,7 @@ def test_processes_that_a_hook_has_started_are_stopped_with_it(tmp_path: Path):
         await cancel_and_wait(hook)
 
     asyncio.run(stop())
+    go(route)
     time.sleep(1.2)
 
     assert "begun " == route.read_text()
@@ -78,6 +84,7 @@ def test_processes_that_a_successful_hook_leaves_are_not_stopped(tmp_path: Path)
     route = tmp_path / "route"
 
     run("sh", "-c", LEAVING, str(route))
+    go(route)
 
     wait_until(route, "begun acted")
 
