@@ -16,6 +16,7 @@ from typing import Any, Final
 from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
 from mirrorflow_core.partitions import UNKNOWN, TopicPartition
 from mirrorflow_core.record_digests import size_bytes
+from mirrorflow_core.switchover.json_fields import decoded
 from mirrorflow_core.wire.records import Header, Record
 
 # `.internal`, so no flow selects it.
@@ -241,15 +242,8 @@ def decode_progress(key: bytes, value: bytes) -> TailProgress | None:
         raise ValueError("the tail was written by a newer version of MirrorFlow; use that version")
     if "start" in identity:
         return None
-    return TailProgress(
-        switchover=text_field(identity, "switchover"),
-        choice=TailChoice(text_field(identity, "choice")),
-        partition=TopicPartition(text_field(identity, "topic"), integer_field(identity, "partition")),
-        next_offset=integer_field(body, "next_offset"),
-        records=integer_field(body, "records"),
-        source_topic_id=text_field(body, "source_topic_id"),
-        target_topic_id=text_field(body, "target_topic_id"),
-    )
+    partition = TopicPartition(text_field(identity, "topic"), integer_field(identity, "partition"))
+    return decoded(TailProgress, {**body, **identity, "partition": partition})
 
 
 def encode_start(switchover: str, choice: TailChoice, token: str) -> tuple[bytes, bytes]:

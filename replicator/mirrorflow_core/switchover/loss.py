@@ -5,14 +5,14 @@ partition that was seen, by whom and when. The cut is exact, as the flow has end
 Numbers are of offsets. An offset is a record, or a marker of a transaction; compaction and aborted transactions leave gaps.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 
-from mirrorflow_core.java.json_text import integer_field, text_field
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.json_fields import by_partition, decoded
 
 NAMES_MAX: Final = 5  # partitions that a sentence names
 
@@ -144,27 +144,6 @@ def loss_fields(loss: LossAssessment) -> dict[str, Any]:
     }
 
 
-def partition_loss_of(fields: Mapping[str, Any]) -> PartitionLoss:
-    """Returns the loss of the partition that *fields* of JSON describe. Raises ValueError."""
-    members = dict(fields)
-    return PartitionLoss(
-        topic=text_field(members, "topic"),
-        partition=integer_field(members, "partition"),
-        copied=integer_field(members, "copied"),
-        source_end=None if members.get("source_end") is None else integer_field(members, "source_end"),
-        evidence=EndEvidence(text_field(members, "evidence")),
-        seen_ms=None if members.get("seen_ms") is None else integer_field(members, "seen_ms"),
-    )
-
-
-def cut_of(fields: Mapping[str, Any]) -> PartitionCut:
-    """Returns the cut that *fields* of JSON describe. Raises ValueError."""
-    members = dict(fields)
-    return PartitionCut(
-        topic=text_field(members, "topic"),
-        partition=integer_field(members, "partition"),
-        source_topic_id=text_field(members, "source_topic_id"),
-        copied=integer_field(members, "copied"),
-        target_topic_id=text_field(members, "target_topic_id"),
-        target_end=integer_field(members, "target_end"),
-    )
+def loss_of(fields: dict[str, Any]) -> LossAssessment:
+    """Returns the loss that *fields* of JSON describe. Raises ValueError."""
+    return decoded(LossAssessment, {**fields, "partitions": by_partition(fields)})

@@ -5,21 +5,15 @@ copies the one with the higher revision is newer; of two switchovers of a pair, 
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.switchover.loss import (
-    LossAssessment,
-    PartitionCut,
-    cut_of,
-    cut_off,
-    loss_fields,
-    partition_loss_of,
-)
-from mirrorflow_core.switchover.seal import Seal, objects_field, seal_fields, seal_of
+from mirrorflow_core.switchover.json_fields import decoded, object_field
+from mirrorflow_core.switchover.loss import LossAssessment, PartitionCut, cut_off, loss_fields, loss_of
+from mirrorflow_core.switchover.seal import Seal, seal_fields, seal_of
 from mirrorflow_core.switchover.states import (
     AT_REST,
     FINAL,
@@ -200,48 +194,14 @@ def decode_record(key: bytes, value: bytes) -> SwitchoverRecord:
         raise NoSwitchoverRecordError("its key names no switchover")
     if record_format != RECORD_FORMAT:
         raise ValueError("the switchover was written by a newer version of MirrorFlow; use that version")
-    limits = _object_field(members, "limits")
     seal, loss = members.get("seal"), members.get("loss")
-    return SwitchoverRecord(
-        id=switchover,
-        pair=text_field(identity, "pair"),
-        type=SwitchoverType(text_field(members, "type")),
-        source=text_field(members, "source"),
-        to=text_field(members, "to"),
-        created_ms=integer_field(members, "created_ms"),
-        limits=SwitchoverLimits(
-            checking_ms=integer_field(limits, "checking_ms"),
-            refused_ms=integer_field(limits, "refused_ms"),
-            quiet_ms=integer_field(limits, "quiet_ms"),
-        ),
-        allows_live_groups=_flag_field(members, "allows_live_groups"),
-        accepts_loss=_flag_field(members, "accepts_loss"),
-        state=SwitchoverState(text_field(members, "state")),
-        epoch=integer_field(members, "epoch"),
-        runner=text_field(members, "runner"),
-        revision=integer_field(members, "revision"),
-        attempt=integer_field(members, "attempt"),
-        fenced_ms=integer_field(members, "fenced_ms"),
-        seal=None if seal is None else seal_of(_object_field(members, "seal")),
-        reverse_starts=tuple(reverse_start_of(start) for start in objects_field(members, "reverse_starts")),
-        loss=None if loss is None else _loss_of(_object_field(members, "loss")),
-        cuts=tuple(cut_of(cut) for cut in objects_field(members, "cuts")),
-        reason=text_field(members, "reason"),
-        history=tuple(
-            StateEntry(SwitchoverState(text_field(entry, "state")), integer_field(entry, "entered_ms"))
-            for entry in objects_field(members, "history")
-        ),
-    )
-
-
-def reverse_start_of(fields: dict[str, Any]) -> ReverseStart:
-    """Returns the start that *fields* of JSON describe. Raises ValueError."""
-    return ReverseStart(
-        topic=text_field(fields, "topic"),
-        partition=integer_field(fields, "partition"),
-        topic_id=text_field(fields, "topic_id"),
-        offset=integer_field(fields, "offset"),
-    )
+    members |= {
+        "id": switchover,
+        "pair": text_field(identity, "pair"),
+        "seal": None if seal is None else seal_of(object_field(members, "seal")),
+        "loss": None if loss is None else loss_of(object_field(members, "loss")),
+    }
+    return decoded(SwitchoverRecord, members)
 
 
 def newest_of_each(records: Iterable[SwitchoverRecord]) -> tuple[SwitchoverRecord, ...]:
@@ -256,25 +216,3 @@ def newest_record(records: Iterable[SwitchoverRecord]) -> SwitchoverRecord | Non
 
 def _dumped(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _loss_of(fields: Mapping[str, Any]) -> LossAssessment:
-    partitions = [partition_loss_of(partition) for partition in objects_field(fields, "partitions")]
-    return LossAssessment(
-        partitions=tuple(sorted(partitions, key=lambda loss: loss.topic_partition)),
-        is_source_answering=_flag_field(fields, "is_source_answering"),
-    )
-
-
-def _object_field(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = fields.get(name)
-    if not isinstance(value, dict):
-        raise ValueError(f"{name} is not an object")  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
-    return value
-
-
-def _flag_field(fields: Mapping[str, Any], name: str) -> bool:
-    value = fields.get(name)
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} is not a boolean")  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
-    return value

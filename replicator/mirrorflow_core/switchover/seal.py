@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mirrorflow_core.java.json_text import integer_field, text_field
+from mirrorflow_core.java.json_text import integer_field
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.json_fields import by_partition, decoded
 
 SEAL_FORMAT: Final = 1
 
@@ -90,38 +91,8 @@ def seal_fields(seal: Seal) -> dict[str, Any]:
     }
 
 
-def seal_of(fields: Mapping[str, Any]) -> Seal:
+def seal_of(fields: dict[str, Any]) -> Seal:
     """Returns the seal that *fields* of JSON describe. Raises ValueError."""
-    members = dict(fields)
-    if integer_field(members, "format") != SEAL_FORMAT:
+    if integer_field(fields, "format") != SEAL_FORMAT:
         raise ValueError("the seal was written by a newer version of MirrorFlow; use that version")
-    partitions = objects_field(members, "partitions")
-    seals = [
-        PartitionSeal(
-            topic=text_field(partition, "topic"),
-            partition=integer_field(partition, "partition"),
-            topic_id=text_field(partition, "topic_id"),
-            end=integer_field(partition, "end"),
-            last_stable=integer_field(partition, "last_stable"),
-            copied=integer_field(partition, "copied"),
-            records=integer_field(partition, "records"),
-            digest=text_field(partition, "digest"),
-        )
-        for partition in partitions
-    ]
-    return Seal(
-        pair=text_field(members, "pair"),
-        switchover=text_field(members, "switchover"),
-        epoch=integer_field(members, "epoch"),
-        attempt=integer_field(members, "attempt"),
-        digest_key=text_field(members, "digest_key"),
-        partitions=tuple(sorted(seals, key=lambda seal: seal.topic_partition)),
-    )
-
-
-def objects_field(fields: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """Returns the list of JSON objects of field *name*. Raises ValueError."""
-    values = fields.get(name)
-    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise ValueError(f"{name} is not a list of objects")
-    return values
+    return decoded(Seal, {**fields, "partitions": by_partition(fields)})

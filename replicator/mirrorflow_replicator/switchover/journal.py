@@ -19,6 +19,7 @@ from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.switchover.guards import unfinished_of
+from mirrorflow_core.switchover.json_fields import decoded, objects_field
 from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.record import (
     SWITCHOVERS_TOPIC,
@@ -29,9 +30,7 @@ from mirrorflow_core.switchover.record import (
     encode_record,
     newest_of_each,
     newest_record,
-    reverse_start_of,
 )
-from mirrorflow_core.switchover.seal import objects_field
 from mirrorflow_core.switchover.states import FENCED, PROMOTED
 from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_core.wire.error_codes import EPOCH_IS_OVER, NONE, raise_for
@@ -273,7 +272,7 @@ class SwitchoverJournal:
         return FenceNote(
             methods=frozenset(note["method"] for note in set_notes),
             state=states.pop() if len(states) == 1 else FenceState.PARTIAL if states else FenceState.ABSENT,
-            acls=frozenset(_acl_of(acl) for note in notes for acl in note["acls"]),
+            acls=frozenset(decoded(AclBinding, acl) for note in notes for acl in note["acls"]),
         )
 
     async def take(self) -> None:
@@ -332,7 +331,7 @@ class SwitchoverJournal:
     def starts_on(self, alias: str) -> tuple[ReverseStart, ...]:
         """Returns where switchovers to *alias* have started the flow from it; of several for a partition the last one counts."""
         notes = self._notes(f"starts:{alias}")
-        noted = [reverse_start_of(start) for note in notes for start in note["starts"]]
+        noted = [decoded(ReverseStart, start) for note in notes for start in note["starts"]]
         promoted = [record for record in self.records if record.to == alias and record.state in PROMOTED]
         return (*(start for record in promoted for start in record.reverse_starts), *noted)
 
@@ -366,23 +365,10 @@ def _require_valid(note: str, fields: dict[str, Any]) -> None:
         FenceState(text_field(fields, "state"))
         text_field(fields, "method")
         for acl in objects_field(fields, "acls"):
-            _acl_of(acl)
+            decoded(AclBinding, acl)
     elif kind == "starts":
         for start in objects_field(fields, "starts"):
-            reverse_start_of(start)
-
-
-def _acl_of(fields: dict[str, Any]) -> AclBinding:
-    """Returns the ACL that *fields* of JSON describe. Raises ValueError."""
-    return AclBinding(
-        resource_type=integer_field(fields, "resource_type"),
-        resource_name=text_field(fields, "resource_name"),
-        pattern_type=integer_field(fields, "pattern_type"),
-        principal=text_field(fields, "principal"),
-        host=text_field(fields, "host"),
-        operation=integer_field(fields, "operation"),
-        permission_type=integer_field(fields, "permission_type"),
-    )
+            decoded(ReverseStart, start)
 
 
 async def _write_concurrently(writes: Iterable[Awaitable[None]]) -> None:
