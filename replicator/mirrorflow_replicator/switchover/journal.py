@@ -11,8 +11,9 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 
 from mirrorflow_core.errors import BrokerError
@@ -54,6 +55,9 @@ _GZIP: Final = 1
 RECORD_BYTES_MAX: Final = 1_000_000
 # A process that dies in a transaction delays the next one, and readers, for so long.
 _TRANSACTION_TIMEOUT_MS: Final = 10_000
+# No process takes the lock from one whose last renewal is younger than `session.ABANDONED_S`. So a write that took less proves that this
+# process has the lock now; a process that was frozen while it waited for the response may have lost it.
+CONFIRMED_WITHIN_S: Final = 3.0
 log = logging.getLogger(__name__)
 
 
@@ -302,7 +306,7 @@ class SwitchoverJournal:
         a copy there, the lock on the other cluster counts.
         """
         for copy in [copy for copy in self._copies if copy.alias == alias] or self._copies:
-            await copy.write_note("confirmed", {})
+            await _confirming(partial(copy.write_note, "confirmed", {}))
 
     async def write_fence(
         self, alias: str, state: FenceState, *, method: FenceKind, acls: Iterable[AclBinding] = ()
@@ -314,7 +318,9 @@ class SwitchoverJournal:
             "acls": [asdict(acl) for acl in sorted(acls)],
         }
         # Each by itself: after a fence was lifted, the other cluster may be lost.
-        await _write_concurrently(copy.write_note(f"fence:{alias}", value) for copy in self._copies)
+        await _confirming(
+            lambda: _write_concurrently(copy.write_note(f"fence:{alias}", value) for copy in self._copies)
+        )
 
     async def write_endpoint(self, to: str) -> None:
         """Notes where clients were led, after that was done. Raises as `write`."""
@@ -369,6 +375,14 @@ def _require_valid(note: str, fields: dict[str, Any]) -> None:
     elif kind == "starts":
         for start in objects_field(fields, "starts"):
             decoded(ReverseStart, start)
+
+
+async def _confirming(write: Callable[[], Awaitable[None]]) -> None:
+    """Calls *write*, which shows that this process has the lock; once more if that was too long ago. Raises as *write*."""
+    began_s = time.monotonic()
+    await write()
+    if time.monotonic() - began_s > CONFIRMED_WITHIN_S:
+        await write()
 
 
 async def _write_concurrently(writes: Iterable[Awaitable[None]]) -> None:

@@ -3,22 +3,27 @@
 import asyncio
 import logging
 import random
+import time
 import uuid
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import create_autospec
 
 import pytest
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.switchover.observation import FenceState
 from mirrorflow_core.switchover.record import ReverseStart, SwitchoverRecord
 from mirrorflow_core.switchover.seal import PartitionSeal, Seal
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_replicator.switchover.errors import SwitchoverError
-from mirrorflow_replicator.switchover.journal import RECORD_BYTES_MAX, ClusterJournal
+from mirrorflow_replicator.switchover import journal as journal_module
+from mirrorflow_replicator.switchover.errors import SwitchoverError, SwitchoverTakenError
+from mirrorflow_replicator.switchover.journal import RECORD_BYTES_MAX, ClusterJournal, SwitchoverJournal
+from mirrorflow_replicator.switchover.pair_settings import FenceKind
 from mirrorflow_replicator.switchover.readiness import PARTITION_BYTES, TOPIC_BYTES
 
 MESSAGE_MAX_BYTES = 1_048_588  # Kafka's default
@@ -180,3 +185,43 @@ def test_a_record_of_a_newer_version_is_not_skipped(value: bytes):
 
     with pytest.raises(SwitchoverError):
         asyncio.run(journal.read())
+
+
+class FrozenCopy:
+    """A journal whose process is frozen while it waits for the response to its first note; another process then takes the lock."""
+
+    alias = "west"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, frozen_s: float) -> None:
+        self.written = 0
+        self._frozen_s, self._now_s = frozen_s, 0.0
+        clock = SimpleNamespace(monotonic=lambda: self._now_s, time_ns=time.time_ns)
+        monkeypatch.setattr(journal_module, "time", clock)
+
+    async def write_note(self, _name: str, _value: object) -> None:
+        if self._now_s > 8.0:
+            raise SwitchoverTakenError(pair="p")
+        self.written += 1
+        self._now_s += self._frozen_s
+
+
+@pytest.mark.parametrize("is_fence", [True, False], ids=["fence", "confirmation"])
+def test_a_process_that_was_frozen_while_it_took_a_note_acts_on_nothing(
+    monkeypatch: pytest.MonkeyPatch, *, is_fence: bool
+):
+    """Its note was committed before. The ACLs that it would create are of no fence, and nobody would lift them."""
+
+    async def write(journal: SwitchoverJournal) -> None:
+        if is_fence:
+            await journal.write_fence("west", FenceState.PARTIAL, method=FenceKind.DENY_ACL)
+        else:
+            await journal.confirm("west")
+
+    for frozen_s, is_taken in ((20.0, True), (4.0, False), (0.01, False)):
+        copy = FrozenCopy(monkeypatch, frozen_s)
+        if is_taken:
+            with pytest.raises(SwitchoverTakenError):
+                asyncio.run(write(SwitchoverJournal([cast("Any", copy)])))
+        else:
+            asyncio.run(write(SwitchoverJournal([cast("Any", copy)])))
+        assert (2 if frozen_s == 4.0 else 1) == copy.written
