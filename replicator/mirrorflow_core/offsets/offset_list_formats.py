@@ -117,7 +117,7 @@ def _read_array(text: str, reading: _Reading) -> OffsetListFormat:
 
 
 def _read_json_lines(text: str, reading: _Reading) -> OffsetListFormat:
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # a string of JSON may hold other ends of lines
         if line.strip():
             try:
                 item = json.loads(line)

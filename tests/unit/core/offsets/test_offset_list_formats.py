@@ -79,6 +79,16 @@ def test_an_invalid_list_is_refused_with_its_line(content, problem):
     assert refused.value.problems[0] == problem
 
 
+@pytest.mark.parametrize("end", ["\u2028", "\x85"])
+def test_a_string_of_a_json_line_may_hold_the_end_of_a_line(end):
+    """JSON allows it in a string, such as in a field that is ignored."""
+    line = json.dumps(
+        {"topic": "orders", "partition": 0, "offset": 42, "note": f"a{end}b"}, ensure_ascii=False
+    )
+
+    assert (OffsetListFormat.JSON_LINES, (BOTH[0], BOTH[0])) == parse_offsets(f"{line}\r\n{line}\n".encode())
+
+
 def test_the_error_names_invalid_lines_up_to_a_limit():
     with pytest.raises(InvalidOffsetsError) as refused:
         parse_offsets(b"orders,0,1\n" + b"orders,x,1\n" * (PROBLEMS_MAX + 5))
