@@ -40,7 +40,7 @@ from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.switchover.record import SwitchoverRecord
 from mirrorflow_core.switchover.state_machine import SwitchoverStep
 from mirrorflow_core.switchover.states import SwitchoverState, SwitchoverType
-from mirrorflow_operator.api.mirror_pair import LoadedPair
+from mirrorflow_operator.api.mirror_pair import Hook, LoadedPair
 from mirrorflow_replicator.switchover.canary_application import CanaryApplication
 from mirrorflow_replicator.switchover.pair_settings import SwitchoverSettings
 from mirrorflow_replicator.switchover.session import SwitchoverSession
@@ -136,6 +136,8 @@ def execute(arguments: argparse.Namespace) -> int:
         options = [f"--{name.replace('_', '-')}" for name in _REQUEST_OPTIONS if getattr(arguments, name)]
         if options:
             raise UsageError(f"{arguments.action} takes the pair alone; remove {' and '.join(options)}.")
+        if arguments.action == ROLLBACK:
+            _refuse_fence_of_kubernetes(loaded)
         settings = switchover_settings(arguments, loaded, members[0])
         return asyncio.run(_ACTIONS[arguments.action](arguments, loaded, settings))
     if arguments.to not in members:
@@ -190,23 +192,35 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
 
 def _refuse_objects_of_kubernetes(loaded: LoadedPair) -> None:
     """Raises UsageError where an object of Kubernetes fences or leads clients: this command has no access to its API server."""
-    endpoint, fence = loaded.pair.spec.endpoint, loaded.pair.spec.fence
-    hooks = {"spec.fence.hook": fence.hook, "spec.endpoint.hook": None if endpoint is None else endpoint.hook}
-    for path, hook in hooks.items():
-        if hook is not None and hook.job is not None:
-            raise UsageError(
-                f"{path}.job: only a Switchover in Kubernetes runs it; create one, or write a command into the hook of this file."
-            )
-    if fence.network_policy is not None:
-        raise UsageError(
-            "spec.fence.networkPolicy: only a Switchover in Kubernetes puts it in force; create one, or choose another fence.method in this file."
-        )
-    if endpoint is None or endpoint.hook is not None:
+    _refuse_fence_of_kubernetes(loaded)
+    endpoint = loaded.pair.spec.endpoint
+    if endpoint is None:
+        return
+    if endpoint.hook is not None:
+        _refuse_job("spec.endpoint.hook", endpoint.hook)
         return
     field = "configMap" if endpoint.service is None else "service"
     raise UsageError(
         f"spec.endpoint.{field}: only a Switchover in Kubernetes switches it; create one, or write a hook that does it, with kubectl patch."
     )
+
+
+def _refuse_fence_of_kubernetes(loaded: LoadedPair) -> None:
+    """Raises UsageError where a Job or a NetworkPolicy is the fence, which this command can neither set nor lift."""
+    fence = loaded.pair.spec.fence
+    if fence.hook is not None:
+        _refuse_job("spec.fence.hook", fence.hook)
+    if fence.network_policy is not None:
+        raise UsageError(
+            "spec.fence.networkPolicy: only a Switchover in Kubernetes puts it in force; create one, or choose another fence.method in this file."
+        )
+
+
+def _refuse_job(path: str, hook: Hook) -> None:
+    if hook.job is not None:
+        raise UsageError(
+            f"{path}.job: only a Switchover in Kubernetes runs it; create one, or write a command into the hook of this file."
+        )
 
 
 async def _rehearse_with_canary(arguments: argparse.Namespace, settings: SwitchoverSettings) -> int:

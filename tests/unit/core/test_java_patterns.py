@@ -253,7 +253,7 @@ def test_every_list_matches_as_its_joined_items(items: list[str], names: list[st
 
 
 def test_a_list_of_names_with_one_expression_is_compiled_and_matched_fast():
-    """The list has 1 MiB. Joined to one expression, it takes minutes, in which the process answers no request."""
+    """The list has 1 MiB. Joined to one expression, it takes minutes, in which the process responds to no request."""
     names = [f"team-{number % 97}.orders-{number:06}.events" for number in range(36_000)]
     start_s = time.process_time()
 

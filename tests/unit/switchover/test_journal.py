@@ -209,7 +209,7 @@ class FrozenCopy:
 def test_a_process_that_was_frozen_while_it_took_a_note_acts_on_nothing(
     monkeypatch: pytest.MonkeyPatch, *, is_fence: bool
 ):
-    """Its note was committed before. The ACLs that it would create are of no fence, and nobody would lift them."""
+    """Its note was committed before. The ACLs that it would create are of no fence, and no process would delete them."""
 
     async def write(journal: SwitchoverJournal) -> None:
         if is_fence:

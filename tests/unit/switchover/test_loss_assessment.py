@@ -28,7 +28,7 @@ class Target:
 
 
 def test_a_flow_that_has_never_run_has_copied_nothing(monkeypatch: pytest.MonkeyPatch):
-    """A read of its positions would wait for their topic, again and again, and the switchover would not end."""
+    """A read of its positions waits for their topic. It would be repeated without end."""
     everything: Any = SimpleNamespace(selects=lambda _: True, is_heartbeats_topic=lambda _: False)
     for name in ("make_selection", "make_replication_policy"):
         monkeypatch.setattr(loss_assessment, name, lambda _: everything)

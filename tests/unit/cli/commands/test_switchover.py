@@ -129,12 +129,14 @@ def test_an_endpoint_that_only_a_job_can_switch_is_refused(
     ],
     ids=["hook-job", "network-policy"],
 )
-def test_a_fence_that_only_a_job_can_set_is_refused(
-    pair: Path, capsys: pytest.CaptureFixture[str], fence: str, sentence: str
+@pytest.mark.parametrize("action", [("--to", "west"), ("rollback",)], ids=["switchover", "rollback"])
+def test_a_fence_that_only_a_job_can_set_or_lift_is_refused(
+    pair: Path, capsys: pytest.CaptureFixture[str], fence: str, sentence: str, action: tuple[str, ...]
 ):
+    """The command would take the lock from the Job, and try without end."""
     pair.write_text(pair.read_text().replace("  fence: {method: DenyAcl}\n", f"  fence: {fence}\n"))
 
-    assert EXIT_USAGE == main(["switchover", "-f", str(pair), "--to", "west"])
+    assert EXIT_USAGE == main(["switchover", "-f", str(pair), *action])
     assert sentence in capsys.readouterr().err
 
 
@@ -433,7 +435,7 @@ def test_a_terminal_that_is_closed_rolls_back_once_and_nohup_prevents_that(*, is
     ],
     ids=lambda value: value if isinstance(value, str) else value.value,
 )
-def test_a_rollback_goes_on_although_its_terminal_is_closed(
+def test_a_rollback_continues_although_its_terminal_is_closed(
     pair: Path,
     sessions: str,
     end: SwitchoverState,
