@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from benchmarks.machine import operator_facts
-from mirrorflow_core.record_digests import Tally
 from mirrorflow_replicator import process
 from mirrorflow_seed.archive.export_plan import FILE_BYTES, ExportRange
 from mirrorflow_seed.archive.export_task import ExportedFile
 from mirrorflow_seed.archive.manifest import Manifest
 from mirrorflow_seed.archive.pending_export import ExportPlan, PendingExport, remaining
+from mirrorflow_seed.archive.record_tally import Tally
 from mirrorflow_seed.job_report import SeedReport
 from mirrorflow_seed.job_status_server import JobStatusServer
 from mirrorflow_seed.seed.seed_plan import SeedRange, tasks_of
@@ -224,7 +224,7 @@ def result_reading_cpu_s(count: int) -> float:
             path = f"_temporary/plan/part-plan-{part.index:05d}-0-token.zstd.parquet"
             exported = ExportedFile(
                 index=part.index, start=part.start, end=part.end, codec=0, gaps=(), bytes_read=1, seconds=1.0,
-                tally=Tally(records=1_000, bytes=1 << 20, sum="a" * 32, chain="c" * 32),
+                tally=Tally(records=1_000, bytes=1 << 20, digest="a" * 32),
                 path=path, size_bytes=part.size_bytes,
             )  # fmt: skip
             (results / f"{part.index}.json").write_bytes(exported.encode())

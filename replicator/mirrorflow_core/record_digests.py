@@ -1,4 +1,4 @@
-"""Computes digests of records, and tallies (counts and sums of digests) of sequences of records.
+"""Computes digests of records, which a verification compares.
 
 A digest is computed over the canonical form of a record. Each length precedes its content and a null has length -1,
 so no two records have the same form:
@@ -7,13 +7,12 @@ so no two records have the same form:
     of each header: name length INT32, value length INT32, name, value
 
 The timestamp type is not part of it: a copy always has CreateTime, with the time that the source's consumers
-see. Digests are BLAKE2b of 16 bytes, keyed by the run id or the archive's id, so that no writer can prepare
+see. Digests are BLAKE2b of 16 bytes, keyed by the run id, so that no writer can prepare
 records that collide in a later run.
 """
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -29,7 +28,6 @@ _FIXED = struct.Struct(">iqiii")
 _HEADER = struct.Struct(">ii")
 _NULL: Final = -1
 _new = tuple.__new__  # faster than the constructor; it runs once per record
-_START: Final = bytes(DIGEST_BYTES)
 
 
 class DigestedRecord(NamedTuple):
@@ -108,64 +106,6 @@ class RecordDigester:
                 content or b"",
             )
         return parts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """Count, bytes and digests of consecutive records, as in the manifest of an archive.
-
-    `sum` (of all digests) and `chain` (the digest of the digests in order) are hexadecimal.
-    """
-
-    records: int
-    bytes: int  # of keys, values and headers
-    sum: str
-    chain: str
-
-
-class TallyBuilder:
-    """Computes the tally of records of one partition, added in offset order."""
-
-    __slots__ = ("_bytes", "_chain", "_digest", "_records", "_sum")
-
-    def __init__(self, archive_id: str, partition: int) -> None:
-        self._digest = RecordDigester(archive_id, partition)
-        self._records = self._bytes = self._sum = 0
-        self._chain = _START
-
-    def add(self, record: Record) -> None:
-        """Adds the next record."""
-        digest = self._digest.digest(record)
-        self._records += 1
-        self._bytes += size_bytes(record)
-        self._sum = (self._sum + int.from_bytes(digest)) % SUM_MODULUS
-        self._chain = blake2b(self._chain + digest, digest_size=DIGEST_BYTES).digest()
-
-    def extend(self, records: Iterable[Record]) -> None:
-        """Adds the next records: as `add` of each, in half the time."""
-        keyed, parts = self._digest.new_hash, self._digest.parts
-        chain, total, count, size = self._chain, self._sum, 0, 0
-        for record in records:
-            digest = keyed()
-            for part in parts(record):
-                digest.update(part)
-            record_digest = digest.digest()
-            total += int.from_bytes(record_digest)
-            chain = blake2b(chain + record_digest, digest_size=DIGEST_BYTES).digest()
-            count += 1
-            _, _, key, value, headers = record
-            size += len(key or b"") + len(value or b"")
-            if headers:
-                size += sum(len(name) + len(content or b"") for name, content in headers)
-        self._chain, self._sum = chain, total % SUM_MODULUS
-        self._records += count
-        self._bytes += size
-
-    @property
-    def tally(self) -> Tally:
-        return Tally(
-            records=self._records, bytes=self._bytes, sum=f"{self._sum:032x}", chain=self._chain.hex()
-        )
 
 
 def size_bytes(record: Record) -> int:

@@ -1,4 +1,4 @@
-"""Reads a range of offsets of one partition in a Spark task, record by record: the decoded records of each batch.
+"""Reads a range of offsets of one partition in a Spark task, as Arrow record batches.
 
 Records are those that consumers see: no markers, and with `read_committed` none of aborted transactions. Checksums are
 verified. What the source has deleted meanwhile is a gap, which the caller reports or refuses.
@@ -7,7 +7,7 @@ verified. What the source has deleted meanwhile is a gap, which the caller repor
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 from mirrorflow_core.errors import BrokerError, CorruptBatchError, CorruptRecordsError
 from mirrorflow_core.partitions import TopicPartition
@@ -15,7 +15,6 @@ from mirrorflow_core.settings import ClientSettings, SourceSettings
 from mirrorflow_core.wire import error_codes
 from mirrorflow_core.wire.batch import Batch, checksum_holds, split
 from mirrorflow_core.wire.fetch import AbortedFilter, PartitionFetchResponse
-from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import begins_before, read_through_elections
 from mirrorflow_kafka.admin.log_requests import EARLIEST
@@ -23,10 +22,13 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.copy.rate_limiter import RateLimiter
 from mirrorflow_seed.errors import JobFailedError
+from mirrorflow_seed.record_columns import ColumnBuilder
 from mirrorflow_seed.verify.range_reader import OffsetRange
 
-# Size of one fetch: a task holds this much, and one batch of it decoded.
+# Size of one fetch: a task holds this much, and some of it decoded.
 FETCH_BYTES: Final = 4 << 20
+# Uncompressed records that are decoded at once, besides the last batch of them.
+CHUNK_BYTES: Final = 4 << 20
 # A new leader may not serve yet what its predecessor served: wait this long, then fail.
 UNSERVED_WAIT_S: Final = 30.0
 UNSERVED_POLL_S: Final = 0.2
@@ -54,17 +56,10 @@ class SourceClient:
         return await Cluster.connect(self.settings, resolve=Resolver(self.providers).resolve_client)
 
 
-class DecodedBatch(NamedTuple):
-    """A batch of the source, and those of its records that are in the range: at least one."""
-
-    batch: Batch
-    records: list[Record]
-
-
 class TopicRangeReader:
-    """Reads *offsets* of *partition*. `next_offset`, `gaps` and `bytes_read` are those after the last batch that it yielded.
+    """Reads *offsets* of *partition*. `next_offset`, `gaps` and `bytes_read` are those after the records that it yielded last.
 
-    *wants* skips batches, by their headers.
+    *wants* skips batches, by their headers. `codec` is that of the first batch with records.
     """
 
     def __init__(
@@ -79,14 +74,15 @@ class TopicRangeReader:
         self.next_offset = offsets.start
         self.gaps: list[OffsetRange] = []
         self.bytes_read = 0
+        self.codec: int | None = None
         self._client = client
         self._partition = partition
         self._end = offsets.end
         self._rate_limiter = RateLimiter(bytes_per_second)
         self._wants = wants
 
-    def batches(self) -> Generator[DecodedBatch, None, None]:
-        """Yields all batches, and fetches more when those of the last response are used up.
+    def columns(self) -> Generator[Any, None, None]:
+        """Yields all records as Arrow record batches, and fetches more when those of the last response are used up.
 
         Raises MirrorFlowError, JobFailedError.
         """
@@ -103,14 +99,14 @@ class TopicRangeReader:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
-    async def _fetched(self) -> AsyncGenerator[DecodedBatch, None]:
+    async def _fetched(self) -> AsyncGenerator[Any, None]:
         cluster = await self._client.connect()
         unserved_s = 0.0
         try:
             while self.next_offset < self._end:
                 began, response = self.next_offset, await self._fetch(cluster)
-                for batch in () if response is None else self._decoded(response):
-                    yield batch
+                for columns in () if response is None else self._decoded(response):
+                    yield columns
                 if self.next_offset > began:
                     unserved_s = 0.0
                     continue
@@ -152,38 +148,45 @@ class TopicRangeReader:
         await self._rate_limiter.spend(len(response.records))
         return response
 
-    def _decoded(self, response: PartitionFetchResponse) -> Iterator[DecodedBatch]:
-        """Yields the records of a response batch by batch, so that only one batch at a time is decompressed."""
+    def _decoded(self, response: PartitionFetchResponse) -> Iterator[Any]:
+        """Yields the records of a response, and so few at once that their size is bounded by a batch and CHUNK_BYTES."""
         end, committed = self._end, self._client.read_committed
         aborted = AbortedFilter(response.aborted)
+        next_offset = self.next_offset
+        builder = ColumnBuilder(start=next_offset, end=end)
         try:
             for batch in split(response.records):
-                if self.next_offset >= end or not begins_before(batch, end):
-                    self.next_offset = end
-                    return
+                if next_offset >= end or not begins_before(batch, end):
+                    next_offset = end
+                    break
                 delivered = aborted.delivers(batch) if committed else not batch.is_control
-                if batch.next_offset <= self.next_offset:
+                if batch.next_offset <= next_offset:
                     continue
-                wanted = delivered and batch.count and self._wants(batch)
-                records = self._records_of(batch) if wanted else []
-                # Before the batch is given away: the caller may cut after it.
-                self.next_offset = min(batch.next_offset, end)
-                if records:
-                    yield DecodedBatch(batch, records)
+                if delivered and batch.count and self._wants(batch):
+                    self._add(builder, batch)
+                next_offset = min(batch.next_offset, end)
+                if builder.size_bytes >= CHUNK_BYTES:
+                    columns = builder.finish()
+                    # Before they are given away: the caller may cut after them.
+                    self.next_offset = next_offset
+                    if columns.num_rows:
+                        yield columns
+                    builder = ColumnBuilder(start=next_offset, end=end)
+            columns = builder.finish()
         except CorruptRecordsError as error:
             raise CorruptBatchError(
                 topic=self._partition.topic,
                 partition=self._partition.partition,
-                offset=self.next_offset,
+                offset=next_offset,
                 problem=str(error),
             ) from error
+        self.next_offset = next_offset
+        if columns.num_rows:
+            yield columns
 
-    def _records_of(self, batch: Batch) -> list[Record]:
+    def _add(self, builder: ColumnBuilder, batch: Batch) -> None:
         if not checksum_holds(batch):
             raise CorruptRecordsError("its checksum does not hold")
-        records = decode(batch)
-        begin, end = self.next_offset, self._end
-        # An old compressed batch has the offset of its last record.
-        if batch.magic < 2 or batch.base_offset < begin or batch.next_offset > end:
-            records = [record for record in records if begin <= record.offset < end]
-        return records
+        if self.codec is None:
+            self.codec = batch.codec
+        builder.add(batch)

@@ -296,7 +296,7 @@ def rewrite(
 
 
 def new_batch(
-    body: bytes | bytearray,
+    body: bytes | bytearray | memoryview,
     *,
     attributes: int,
     base_timestamp: int,

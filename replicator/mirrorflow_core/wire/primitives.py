@@ -49,7 +49,7 @@ def encode_varint(number: int) -> bytes:
     return _encoded(wrapped(number))
 
 
-def decode_varint(data: bytes | memoryview, index: int) -> tuple[int, int]:
+def decode_varint(data: bytes | bytearray | memoryview, index: int) -> tuple[int, int]:
     """Returns the integer at *index* and the index after it. Raises CorruptRecordsError if it is truncated or too long."""
     try:
         first = data[index]

@@ -182,7 +182,7 @@ def decode(batch: Batch) -> list[Record]:
             delta, index = number(body, index)
             key, index = (None, index + 1) if body[index] == 1 else _field(body, index, end)
             value, index = _field(body, index, end)
-            headers, index = _headers(body, index, end) if body[index] else ((), index + 1)
+            headers, index = read_headers(body, index, end) if body[index] else ((), index + 1)
             if index != end:
                 raise CorruptRecordsError(
                     f"a record in the batch at offset {base_offset} has another length than it says"
@@ -253,12 +253,15 @@ def encode_as_logged(records: Sequence[Record], *, codec: int, next_offset: int)
     *next_offset*.
     """
     base_offset, base_timestamp = records[0].offset, records[0].timestamp
-    uncompressed = b"".join(
-        [_encoded(record.offset - base_offset, base_timestamp, record) for record in records]
-    )
+    uncompressed = encode_body(records, base_offset=base_offset, base_timestamp=base_timestamp)
     return seal_as_logged(
         _batch(records, uncompressed, codec), base_offset=base_offset, next_offset=next_offset
     )
+
+
+def encode_body(records: Sequence[Record], *, base_offset: int, base_timestamp: int) -> bytes:
+    """Returns the encoded records of a batch, uncompressed, with their own offsets and timestamps."""
+    return b"".join([_encoded(record.offset - base_offset, base_timestamp, record) for record in records])
 
 
 def encode_split(
@@ -314,7 +317,11 @@ def _field(body: bytes, index: int, end: int) -> tuple[bytes | None, int]:
     return body[index : index + length], index + length
 
 
-def _headers(body: bytes, index: int, end: int) -> tuple[tuple[Header, ...], int]:
+def read_headers(body: bytes, index: int, end: int) -> tuple[tuple[Header, ...], int]:
+    """Returns the headers of a record that begin at *index* of *body*, and the index after them.
+
+    Raises CorruptRecordsError, or IndexError if *body* ends before them.
+    """
     count, index = primitives.decode_varint(body, index)
     headers: list[Header] = []
     if count < 0:

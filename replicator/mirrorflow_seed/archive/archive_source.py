@@ -20,17 +20,17 @@ from types import SimpleNamespace
 from typing import IO, Any, Final, Self
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.record_digests import size_bytes
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_core.wire import fetch
 from mirrorflow_core.wire.primitives import Cursor, uvarint
-from mirrorflow_core.wire.records import Record, encode_as_logged
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import RESPONSE_TIMEOUT_S, Connection, Part, PendingResponse
 from mirrorflow_kafka.client.metadata import NO_TOPIC_ID, Broker, Metadata, PartitionMetadata, TopicMetadata
+from mirrorflow_seed.archive.log_batches import BATCH_OFFSETS, EncodedBatch, log_batches
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.errors import JobFailedError
+from mirrorflow_seed.record_columns import is_increasing
 
 NODE: Final = 0
 FETCH_VERSION: Final = 12  # by topic name, flexible form
@@ -40,11 +40,6 @@ _REQUEST_HEAD = struct.Struct(">iiiibii")  # replica, wait, min bytes, max bytes
 _REQUEST_PARTITION = struct.Struct(">iiqiqi")
 _RESPONSE_HEAD = struct.Struct(">ihi")
 _RESPONSE_PARTITION = struct.Struct(">ihqqqBi")
-# The batch size of producers tuned for throughput; a copier splits batches that the target refuses.
-BATCH_BYTES: Final = 256 << 10
-BATCH_RECORDS: Final = 5_000
-# Offsets that a batch may span: its deltas have 32 bits, and compaction leaves gaps of any size.
-BATCH_OFFSETS: Final = 1 << 30
 _FOLDERS_KEY: Final = "SPARK_LOCAL_DIRS"  # set in executors on Kubernetes
 
 
@@ -73,15 +68,24 @@ class ArchiveLog:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def add(self, record: Record) -> None:
-        """Adds the next record of its file. Raises JobFailedError if its offset is not expected there."""
-        index = bisect.bisect_right(self._starts, record.offset) - 1
-        if index < 0 or not self._before[index] < record.offset < self._spools[index].end:
+    def add(self, columns: Any) -> None:
+        """Adds the next records of one file, an Arrow record batch. Raises JobFailedError if an offset is not expected there."""
+        if not columns.num_rows:
+            return
+        offsets = columns.column("offset")
+        first, last = offsets[0].as_py(), offsets[-1].as_py()
+        index = bisect.bisect_right(self._starts, first) - 1
+        if (
+            index < 0
+            or first <= self._before[index]
+            or last >= self._spools[index].end
+            or not is_increasing(offsets)
+        ):
             raise JobFailedError(
-                f"An archived file holds a record at offset {record.offset}, which its commit does not have there."
+                f"An archived file holds records from offset {first} to {last}, which its commit does not have there."
             )
-        self._before[index] = record.offset
-        self._spools[index].add(record)
+        self._before[index] = last
+        self._spools[index].add(columns)
 
     def finish(self) -> None:
         """Completes all spools; call it after the last `add`."""
@@ -112,8 +116,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         self._ends: list[int] = []  # the next offset after each batch
         self._places: list[tuple[int, int]] = []  # file position and size of each batch
         self._size_bytes = 0
-        self._waiting: list[Record] = []
-        self._waiting_bytes = 0
+        self._waiting: EncodedBatch | None = None  # until the offset after it is known
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
@@ -123,22 +126,15 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         """The offset after the last batch: `end`, unless the gap after the last record is too large for a batch."""
         return self._ends[-1] if self._ends else self.start
 
-    def add(self, record: Record) -> None:
-        """Adds the next record; offsets must increase."""
-        waiting = self._waiting
-        if waiting and (
-            self._waiting_bytes >= BATCH_BYTES
-            or len(waiting) >= BATCH_RECORDS
-            or record.offset - waiting[0].offset >= BATCH_OFFSETS
-        ):
-            self._write(record.offset)
-        self._waiting.append(record)
-        self._waiting_bytes += size_bytes(record)
+    def add(self, columns: Any) -> None:
+        """Adds the next records, an Arrow record batch; offsets must increase."""
+        for batch in log_batches(columns):
+            self._write_waiting(batch.base_offset)
+            self._waiting = batch
 
     def finish(self) -> None:
         """Writes the last batch; call it after the last `add`."""
-        if self._waiting:
-            self._write(self.end)
+        self._write_waiting(self.end)
         self._file.flush()
 
     def read(self, offset: int, max_bytes: int) -> bytearray:
@@ -154,17 +150,18 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
             index += 1
         return batches
 
-    def _write(self, next_offset: int) -> None:
-        base = self._waiting[0].offset
+    def _write_waiting(self, next_offset: int) -> None:
+        batch, self._waiting = self._waiting, None
+        if batch is None:
+            return
         # Deltas have 32 bits: the part of a gap that does not fit is in no batch.
-        reach = max(min(next_offset, base + BATCH_OFFSETS), self._waiting[-1].offset + 1)
-        data = encode_as_logged(self._waiting, codec=self._codec, next_offset=reach)
+        reach = max(min(next_offset, batch.base_offset + BATCH_OFFSETS), batch.last_offset + 1)
+        data = batch.encode(codec=self._codec, next_offset=reach)
         self._file.seek(self._size_bytes)
         self._file.write(data)
         self._ends.append(reach)
         self._places.append((self._size_bytes, len(data)))
         self._size_bytes += len(data)
-        self._waiting, self._waiting_bytes = [], 0
 
 
 class ArchiveCluster(Cluster):

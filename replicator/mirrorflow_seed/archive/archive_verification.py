@@ -14,21 +14,22 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mirrorflow_core.errors import CorruptRecordsError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.record_digests import TallyBuilder
 from mirrorflow_core.replication_policy import flow_name
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.records import Record, encode_as_logged
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator import process
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_seed.archive.archive_source import BATCH_OFFSETS, ArchiveCluster, ArchiveLog
+from mirrorflow_seed.archive.archive_source import ArchiveCluster, ArchiveLog
 from mirrorflow_seed.archive.commit_log import read_archive
+from mirrorflow_seed.archive.log_batches import BATCH_OFFSETS
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest, part_of
-from mirrorflow_seed.archive.parquet_files import read_records
+from mirrorflow_seed.archive.parquet_files import read_batches, read_records
+from mirrorflow_seed.archive.record_tally import TallyBuilder
 from mirrorflow_seed.archive.restore_driver import require_isolation
 from mirrorflow_seed.archive.restore_point import (
     ArchivePoint,
@@ -39,6 +40,7 @@ from mirrorflow_seed.archive.restore_point import (
 )
 from mirrorflow_seed.archive.restore_task import without_source
 from mirrorflow_seed.job_status_server import Display
+from mirrorflow_seed.record_columns import within
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive
 from mirrorflow_seed.spark_tasks import SparkTasks, share_files
 from mirrorflow_seed.storage_folder import StorageFolder
@@ -270,14 +272,12 @@ async def _open(
         partition = TopicPartition(verify_range.topic, verify_range.partition)
         for file in task.archived:
             # A file may be in several ranges. Its start is in one of them.
-            for records in (
+            for batch in (
                 _whole_file(folder, file, partition, task.part.archive_id)
                 if start <= file.start
                 else _file_range(folder, file, start, end)
             ):
-                for record in records:
-                    if start <= record.offset < end:
-                        log.add(record)
+                log.add(within(batch, start=start, end=end))
         log.finish()
         archive = ArchiveCluster(settings.source_alias, task.part, of=partition, spool=log)
         target = await _target(settings)
@@ -289,21 +289,21 @@ async def _open(
 
 def _whole_file(
     folder: StorageFolder, file: ArchivedFile, partition: TopicPartition, archive_id: str
-) -> Iterator[list[Record]]:
-    """Yields all records of *file*, which belongs to *partition*. Raises ArchiveDamagedError at the end if they differ from its commit."""
+) -> Iterator[Any]:
+    """Yields all records of *file*, as Arrow record batches, which belongs to *partition*. Raises ArchiveDamagedError at the end if they differ from its commit."""
     whole = TallyBuilder(archive_id, partition.partition)
-    for records in _file_range(folder, file, file.start, file.end):
-        whole.extend(records)
-        yield records
+    for batch in _file_range(folder, file, file.start, file.end):
+        whole.add_columns(batch)
+        yield batch
     if whole.tally != file.tally:
         raise damaged_file(folder, file.path)
 
 
-def _file_range(folder: StorageFolder, file: ArchivedFile, start: int, end: int) -> Iterator[list[Record]]:
-    """Yields the records of *file* from offset *start* up to *end*. Raises ArchiveDamagedError if it is no Parquet file."""
+def _file_range(folder: StorageFolder, file: ArchivedFile, start: int, end: int) -> Iterator[Any]:
+    """Yields the records of *file*, as Arrow record batches, from offset *start* up to *end*. Raises ArchiveDamagedError if it is no Parquet file."""
     try:
         with folder.reading(file.path) as source:
-            yield from read_records(source, start=start, end=end)
+            yield from read_batches(source, start=start, end=end)
     except CorruptRecordsError as error:
         raise damaged_file(folder, file.path) from error
 

@@ -19,7 +19,7 @@ from mirrorflow_seed.archive.manifest import Manifest, appended, as_json, differ
 from mirrorflow_seed.errors import ArchiveConflictError, ArchiveDamagedError, ArchiveIncompleteError
 from mirrorflow_seed.storage_folder import StorageFolder
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 COMMITS_FOLDER: Final = "_commits"
 PENDING_FOLDER: Final = "_pending"  # what a running or killed export has done
 # A reader reads at most so many commits, and a commit is rarely as large as the whole content.

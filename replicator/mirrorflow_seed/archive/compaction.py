@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from mirrorflow_core.errors import CorruptRecordsError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.record_digests import TallyBuilder
 from mirrorflow_replicator import process
 from mirrorflow_seed.archive.export_task import file_name
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest, TimeBounds, folder_of
-from mirrorflow_seed.archive.parquet_files import FileWriter, read_batches, records_of
+from mirrorflow_seed.archive.parquet_files import FileWriter, read_batches
+from mirrorflow_seed.archive.record_tally import TallyBuilder
 from mirrorflow_seed.errors import ArchiveDamagedError
 from mirrorflow_seed.storage_folder import TEMPORARY_FOLDER, StorageFolder
 
@@ -162,9 +162,8 @@ def _checked(
     try:
         with folder.reading(file.path) as source:
             for batch in read_batches(source):
-                records = records_of(batch)
-                own.extend(records)
-                whole.extend(records)
+                own.add_columns(batch)
+                whole.add_columns(batch)
                 yield batch
     except CorruptRecordsError:
         problem = f"{file.path} cannot be read"

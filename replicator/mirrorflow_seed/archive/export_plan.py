@@ -18,7 +18,6 @@ from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_core.wire.batch import Batch, split
-from mirrorflow_core.wire.records import decode
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import read_through_elections
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
@@ -33,9 +32,10 @@ from mirrorflow_seed.archive.manifest import (
     Gap,
     Manifest,
 )
-from mirrorflow_seed.archive.parquet_files import columns_of, encoded_size_bytes, timestamp_type
+from mirrorflow_seed.archive.parquet_files import encoded_size_bytes
 from mirrorflow_seed.archive.source_metadata import SourceGroups, read_acls, read_groups
 from mirrorflow_seed.errors import NothingSelectedError
+from mirrorflow_seed.record_columns import ColumnBuilder
 from mirrorflow_seed.verify.range_reader import OffsetRange
 
 # The least size that is planned for a file, where a partition has as much. Engines read files of this size well, and a
@@ -221,12 +221,12 @@ def archived_bytes_per_offset(batches: Sequence[Batch]) -> float:
         return 1.0
     offsets = max(1, batches[-1].next_offset - batches[0].base_offset)
     try:
-        columns = [
-            columns_of(records, timestamp_type(batch))
-            for batch in batches
-            if not batch.is_control and (records := decode(batch))
-        ]
-        return encoded_size_bytes(columns) / offsets if columns else 1.0
+        builder = ColumnBuilder()
+        for batch in batches:
+            if not batch.is_control and batch.count:
+                builder.add(batch)
+        columns = builder.finish()
+        return encoded_size_bytes([columns]) / offsets if columns.num_rows else 1.0
     except CorruptRecordsError:
         return sum(batch.size_bytes for batch in batches) / offsets
 

@@ -3,7 +3,7 @@
     read a range in offset order ──> a Parquet file until it is large enough ──> its result in a file ──> the next file
 
 A task (`export_range`) reads its range once, with verified checksums, column by column. Its memory is bounded by one
-fetch response, one decoded batch and one row group. After each file it writes what it has exported to the archive's
+fetch response, some decoded records and one row group. After each file it writes what it has exported to the archive's
 folder, so an export that was killed continues after the last file of each range.
 
 Where a rename is no copy, a file is moved to its place by the driver alone, so a task that Spark has given up adds none.
@@ -20,13 +20,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.record_digests import Tally, TallyBuilder
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_replicator import process
 from mirrorflow_seed.archive.archive_source import local_file
 from mirrorflow_seed.archive.export_plan import ExportRange
 from mirrorflow_seed.archive.manifest import NO_TIMES, Gap, TimeBounds, folder_of
-from mirrorflow_seed.archive.parquet_files import CODEC, FileWriter, columns_of, timestamp_type
+from mirrorflow_seed.archive.parquet_files import CODEC, FileWriter
+from mirrorflow_seed.archive.record_tally import Tally, TallyBuilder
 from mirrorflow_seed.job_status_server import post_message
 from mirrorflow_seed.settings import FlowFiles
 from mirrorflow_seed.storage_folder import TEMPORARY_FOLDER, StorageFolder
@@ -197,7 +197,6 @@ class ExportRangeReader:
         self.start = part.start  # of the offsets since the last cut
         self._range = part
         self._archive_id = archive_id
-        self._codec: int | None = None  # of the first batch
         self._reader = TopicRangeReader(
             SourceClient.of_flow(settings),
             TopicPartition(part.topic, part.partition),
@@ -219,7 +218,7 @@ class ExportRangeReader:
             start=self.start,
             end=self._reader.next_offset,
             tally=self._tally_builder.tally,
-            codec=self._codec or 0,
+            codec=self._reader.codec or 0,
             gaps=tuple(Gap(start=gap.start, end=gap.end) for gap in self._reader.gaps[self._gaps_before :]),
             bytes_read=self._reader.bytes_read - self._bytes_before,
             seconds=time.monotonic() - self._began_s,
@@ -229,9 +228,7 @@ class ExportRangeReader:
 
     def batches(self) -> Generator[Any, None, None]:
         """Yields all records as Arrow record batches. Raises MirrorFlowError, JobFailedError."""
-        with contextlib.closing(self._reader.batches()) as decoded:
-            for batch, records in decoded:
-                if self._codec is None:
-                    self._codec = batch.codec
-                self._tally_builder.extend(records)
-                yield columns_of(records, timestamp_type(batch))
+        with contextlib.closing(self._reader.columns()) as chunks:
+            for columns in chunks:
+                self._tally_builder.add_columns(columns)
+                yield columns

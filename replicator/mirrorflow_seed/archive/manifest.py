@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.record_digests import Tally
 from mirrorflow_core.topics.topic_acls import AclBinding
+from mirrorflow_seed.archive.record_tally import Tally
 
 # Files without times. After every hour as text, so that no query for a time finds them.
 NO_HOUR: Final = "none"

@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.record_digests import TallyBuilder
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.batch import Batch
-from mirrorflow_core.wire.records import decode as decode_records
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.archive.commit_log import FILES_NAMED_MAX
 from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest
+from mirrorflow_seed.archive.record_tally import TallyBuilder
+from mirrorflow_seed.record_columns import ColumnBuilder
 from mirrorflow_seed.settings import FlowFiles
 from mirrorflow_seed.spark_errors import job_error
 from mirrorflow_seed.spark_tasks import SparkTasks, run_watched
+from mirrorflow_seed.topic_range_reader import CHUNK_BYTES
 from mirrorflow_seed.verify.range_reader import OffsetRange, OffsetRangeReader
 
 
@@ -130,6 +131,7 @@ async def _check_digests(
                 checker.add(batch)
     finally:
         await reader.close()
+    checker.finish()
     return checker
 
 
@@ -140,10 +142,11 @@ class FileDigestChecker:
     """
 
     def __init__(self, archived: ArchivedPartition, archive_id: str, *, start: int, skip: int = 0) -> None:
-        self.records = 0  # of the copy
+        self.records = 0  # of the copy, once it is finished
         self._archive_id = archive_id
         self._partition = archived.number
         self._start = start
+        self._builder = ColumnBuilder(start=start)
         self._pending = list(reversed(archived.files))
         self._compared: list[tuple[str, bool]] = []
         missing = -skip
@@ -160,21 +163,29 @@ class FileDigestChecker:
 
     def add(self, batch: Batch) -> None:
         """Adds the records of *batch*."""
-        is_counted = batch.magic == 2 and batch.base_offset >= self._start
-        if is_counted and (not self._pending or self.records + batch.count <= self._skip):
+        is_whole = batch.magic == 2 and batch.base_offset >= self._start and not self._builder.size_bytes
+        if is_whole and (not self._pending or self.records + batch.count <= self._skip):
             self.records += batch.count
             return
-        for record in decode_records(batch):
-            if record.offset < self._start:
-                continue
-            self.records += 1
-            if self.records > self._skip and self._pending:
-                self._tally_builder.add(record)
-                self._left -= 1
-                if not self._left:
-                    file = self._pending.pop()
-                    self._compared.append((file.path, self._tally_builder.tally == file.tally))
-                    self._begin_file()
+        self._builder.add(batch)
+        if self._builder.size_bytes >= CHUNK_BYTES:
+            self.finish()
+
+    def finish(self) -> None:
+        """Compares the records that wait until they are worth it; call it after the last `add`."""
+        columns, self._builder = self._builder.finish(), ColumnBuilder(start=self._start)
+        skipped = min(max(0, self._skip - self.records), columns.num_rows)
+        self.records += columns.num_rows
+        columns = columns.slice(skipped)
+        while columns.num_rows and self._pending:
+            part = columns.slice(0, self._left)
+            columns = columns.slice(part.num_rows)
+            self._tally_builder.add_columns(part)
+            self._left -= part.num_rows
+            if not self._left:
+                file = self._pending.pop()
+                self._compared.append((file.path, self._tally_builder.tally == file.tally))
+                self._begin_file()
 
     @property
     def verdicts(self) -> list[tuple[str, bool]]:

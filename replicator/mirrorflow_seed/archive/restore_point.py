@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from mirrorflow_core.errors import CorruptRecordsError
-from mirrorflow_core.record_digests import Tally, TallyBuilder
 from mirrorflow_replicator import process
 from mirrorflow_seed.archive.commit_log import read_archive
 from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition, Manifest
-from mirrorflow_seed.archive.parquet_files import read_records
+from mirrorflow_seed.archive.parquet_files import read_batches
+from mirrorflow_seed.archive.record_tally import Tally, TallyBuilder
 from mirrorflow_seed.errors import ArchiveDamagedError, JobSettingError
+from mirrorflow_seed.record_columns import within
 from mirrorflow_seed.spark_errors import job_error
 from mirrorflow_seed.spark_tasks import SparkTasks
 from mirrorflow_seed.storage_folder import StorageFolder
@@ -136,6 +137,8 @@ def _is_later(file: ArchivedFile, until_ms: int) -> bool:
 
 def cut_file(task: CutTask) -> FileCut:
     """Reads a file and cuts it, in a Spark task. Raises FileSystemError."""
+    import pyarrow.compute as pc  # noqa: PLC0415 the extra `seed`
+
     process.tune_memory()
     file, until_ms, is_last = task.file, task.until_ms, False
     start, end = max(file.start, task.start), min(file.end, task.end)
@@ -143,15 +146,16 @@ def cut_file(task: CutTask) -> FileCut:
     is_damaged = False
     try:
         with StorageFolder(task.address).reading(file.path) as source:
-            for records in read_records(source):
-                whole.extend(records)
-                for record in records:
-                    if not start <= record.offset < end:
-                        continue
-                    if until_ms is not None and record.timestamp > until_ms:
-                        end, is_last = record.offset, True
-                    else:
-                        kept.add(record)
+            for batch in read_batches(source):
+                whole.add_columns(batch)
+                wanted = within(batch, start=start, end=end)
+                if until_ms is not None:
+                    is_later = pc.greater(wanted.column("timestamp_ms"), until_ms)
+                    first = pc.index(is_later, value=True).as_py()
+                    if first >= 0:
+                        end, is_last = wanted.column("offset")[first].as_py(), True
+                        wanted = wanted.slice(0, first)
+                kept.add_columns(wanted)
         is_damaged = whole.tally != file.tally
     except CorruptRecordsError:
         is_damaged = True

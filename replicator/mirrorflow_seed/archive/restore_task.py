@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 
 from mirrorflow_core.errors import CorruptRecordsError, FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.record_digests import TallyBuilder
 from mirrorflow_core.settings import LossPolicy, OffsetSyncSettings, SourceSettings, StartPosition
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.security.secret_rotation import Resolve
 from mirrorflow_seed.archive.archive_source import ArchiveCluster, Spool
 from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition, Manifest
-from mirrorflow_seed.archive.parquet_files import read_records
+from mirrorflow_seed.archive.parquet_files import read_batches
+from mirrorflow_seed.archive.record_tally import TallyBuilder
+from mirrorflow_seed.record_columns import is_increasing
 from mirrorflow_seed.seed.seed_plan import SeedRange, SeedTask
 from mirrorflow_seed.seed.seed_task_attempt import (
     PartitionOutcome,
@@ -137,13 +138,15 @@ def _fill(spool: Spool, folder: StorageFolder, file: ArchivedFile, tally_builder
     try:
         with folder.reading(file.path) as source:
             # A restore may begin and end in the middle of a file.
-            for records in read_records(source, start=file.start, end=file.end):
-                for record in records:
-                    if not before < record.offset < file.end:
-                        return False  # a foreign record, or a wrong order
-                    before = record.offset
-                    spool.add(record)
-                tally_builder.extend(records)
+            for batch in read_batches(source, start=file.start, end=file.end):
+                if not batch.num_rows:
+                    continue
+                offsets = batch.column("offset")
+                if offsets[0].as_py() <= before or not is_increasing(offsets):
+                    return False  # a wrong order; the range that is read has no foreign records
+                before = offsets[-1].as_py()
+                spool.add(batch)
+                tally_builder.add_columns(batch)
     except CorruptRecordsError as error:
         log.warning("%s: %s", file.path, error)
         return False

@@ -35,7 +35,7 @@ from pyspark.sql.streaming.datasource import (
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_replicator import process
-from mirrorflow_seed.archive.parquet_files import header_columns, timestamp_column, timestamp_type
+from mirrorflow_seed.record_columns import timestamp_column
 from mirrorflow_seed.tables.table_filters import TableFilter, push_filters
 from mirrorflow_seed.tables.table_options import TableOptions, read_options
 from mirrorflow_seed.tables.table_plan import (
@@ -47,7 +47,7 @@ from mirrorflow_seed.tables.table_plan import (
     lost,
     read_ranges,
 )
-from mirrorflow_seed.topic_range_reader import DecodedBatch, TopicRangeReader
+from mirrorflow_seed.topic_range_reader import TopicRangeReader
 from mirrorflow_seed.verify.range_reader import OffsetRange
 
 if TYPE_CHECKING:
@@ -168,10 +168,10 @@ def read_table_range(options: TableOptions, read: TableRange, *, low_ms: int | N
         return low_ms is None or batch.magic < 2 or batch.max_timestamp >= low_ms
 
     reader = TopicRangeReader(options.client, read.partition, read.offsets, wants=wants)
-    with contextlib.closing(reader.batches()) as batches:
-        for decoded in batches:
+    with contextlib.closing(reader.columns()) as chunks:
+        for columns in chunks:
             _require_no_loss(options, reader, read)
-            yield table_columns(read, decoded)
+            yield table_columns(read, columns)
     _require_no_loss(options, reader, read)
 
 
@@ -201,23 +201,21 @@ def table_schema() -> Any:
     )
 
 
-def table_columns(read: TableRange, decoded: DecodedBatch) -> Any:
-    """Returns the records of a batch as an Arrow record batch with the columns of `SCHEMA`."""
+def table_columns(read: TableRange, columns: Any) -> Any:
+    """Returns an Arrow record batch with the columns of `SCHEMA`, of the records of one with those of `record_columns`."""
     import pyarrow as pa  # noqa: PLC0415 see above
 
-    offsets, timestamps, keys, values, headers = zip(*decoded.records, strict=True)
-    count, schema = len(decoded.records), table_schema()
-    shown, _ = header_columns(headers)
+    count, table = columns.num_rows, table_schema()
     return pa.RecordBatch.from_arrays(
         [
-            pa.array(keys, pa.binary()),
-            pa.array(values, pa.binary()),
+            columns.column("key"),
+            columns.column("value"),
             pa.repeat(pa.scalar(read.partition.topic, pa.string()), count),
             pa.repeat(pa.scalar(read.partition.partition, pa.int32()), count),
-            pa.array(offsets, pa.int64()),
-            timestamp_column(pa.array(timestamps, pa.int64())),
-            pa.repeat(pa.scalar(timestamp_type(decoded.batch), pa.int32()), count),
-            shown.cast(schema.field("headers").type),
+            columns.column("offset"),
+            timestamp_column(columns.column("timestamp_ms")),
+            columns.column("timestamp_type"),
+            columns.column("headers").cast(table.field("headers").type),
         ],
-        schema=schema,
+        schema=table,
     )

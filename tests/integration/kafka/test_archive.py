@@ -282,7 +282,7 @@ def test_incomplete_and_damaged_archives_and_occupied_folders_are_refused(
     path = folder / "_commits" / "00000001.json"
     kept = path.read_bytes()
     commit = json.loads(kept)
-    commit["manifest"]["topics"][0]["partitions"][0]["files"][0]["tally"]["sum"] = "0" * 32
+    commit["manifest"]["topics"][0]["partitions"][0]["files"][0]["tally"]["digest"] = "0" * 32
     path.write_text(json.dumps(commit))
     with pytest.raises(ArchiveDamagedError, match="records"):
         restore(files, spark, folder)

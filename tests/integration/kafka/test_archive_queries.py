@@ -17,7 +17,8 @@ import pytest
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.archive.manifest import folder_of
-from mirrorflow_seed.archive.parquet_files import CREATE_TIME, FileWriter, columns_of
+from mirrorflow_seed.archive.parquet_files import FileWriter
+from mirrorflow_seed.record_columns import CREATE_TIME, columns_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mirrorflow_core.record_digests import TallyBuilder
 from mirrorflow_seed.archive import restore_driver
 from mirrorflow_seed.archive.commit_log import read_archive
 from mirrorflow_seed.archive.parquet_files import read_records
+from mirrorflow_seed.archive.record_tally import TallyBuilder
 from mirrorflow_seed.settings import job_of
 from mirrorflow_seed.storage_folder import StorageFolder
 from tests.harness.kafka.cluster import KafkaCluster

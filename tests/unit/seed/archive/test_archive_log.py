@@ -4,14 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_core.record_digests import Tally
 from mirrorflow_core.wire.batch import split
 from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_seed.archive.archive_source import ArchiveLog
 from mirrorflow_seed.archive.manifest import ArchivedFile
+from mirrorflow_seed.archive.record_tally import Tally
 from mirrorflow_seed.errors import JobFailedError
+from mirrorflow_seed.record_columns import CREATE_TIME, columns_of
 
-NOTHING = Tally(records=0, bytes=0, sum="", chain="")
+pytest.importorskip("pyarrow")
+
+NOTHING = Tally(records=0, bytes=0, digest="")
 
 
 def file(start: int, end: int) -> ArchivedFile:
@@ -47,7 +50,7 @@ def test_records_of_files_in_any_order_are_read_by_offset(
         for index in order:
             for offset in offsets:
                 if index < len(files) and files[index].start <= offset < files[index].end:
-                    log.add(Record(offset, 1, None, b"v"))
+                    log.add(columns_of([Record(offset, 1, None, b"v")], CREATE_TIME))
         log.finish()
 
         assert read_all(log, 0, end) == offsets
@@ -56,9 +59,15 @@ def test_records_of_files_in_any_order_are_read_by_offset(
 @pytest.mark.parametrize("offsets", [(5, 4), (4, 4), (30,), (9,)])
 def test_record_outside_its_file_fails_the_task(offsets: tuple[int, ...]) -> None:
     """The last record is out of order, repeated, or outside the range of every file."""
-    *before, last = (Record(offset, 1, None, None) for offset in offsets)
+    *before, last = (columns_of([Record(offset, 1, None, None)], CREATE_TIME) for offset in offsets)
     with ArchiveLog([file(0, 9), file(10, 20)], start=0, end=20) as log:
-        for record in before:
-            log.add(record)
+        for columns in before:
+            log.add(columns)
         with pytest.raises(JobFailedError):
             log.add(last)
+
+
+def test_records_out_of_order_fail_the_task() -> None:
+    columns = columns_of([Record(offset, 1, None, None) for offset in (3, 5, 4, 6)], CREATE_TIME)
+    with ArchiveLog([file(0, 9)], start=0, end=9) as log, pytest.raises(JobFailedError):
+        log.add(columns)

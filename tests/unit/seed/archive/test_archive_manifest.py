@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.record_digests import Tally
 from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_seed.archive.export_checks import require_own_files
 from mirrorflow_seed.archive.export_driver import groups_of
@@ -31,11 +30,12 @@ from mirrorflow_seed.archive.manifest import (
     from_json,
     part_of,
 )
-from mirrorflow_seed.archive.parquet_files import TIMESTAMP_MS_MAX
+from mirrorflow_seed.archive.record_tally import Tally
 from mirrorflow_seed.errors import ArchiveError
+from mirrorflow_seed.record_columns import TIMESTAMP_MS_MAX
 from mirrorflow_seed.verify.range_reader import OffsetRange
 
-TALLY = Tally(records=2, bytes=10, sum="0a", chain="0b")
+TALLY = Tally(records=2, bytes=10, digest="0b")
 FOLDER = "topic=orders/partition=0"
 
 

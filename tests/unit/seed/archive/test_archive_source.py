@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_kafka.admin import admin
@@ -11,6 +13,9 @@ from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.admin.log_requests import EARLIEST, LATEST
 from mirrorflow_seed.archive.archive_source import ArchiveCluster, Spool
 from mirrorflow_seed.archive.manifest import ArchivedConfig, ArchivedPartition, ArchivedTopic, Manifest
+from mirrorflow_seed.record_columns import CREATE_TIME, columns_of
+
+pytest.importorskip("pyarrow")
 
 ORDERS = TopicPartition("orders", 1)
 NOW_MS = 1_700_000_000_000
@@ -38,8 +43,8 @@ def manifest() -> Manifest:
 
 def spooled(records: Sequence[Record], *, start: int, end: int) -> Spool:
     spool = Spool(start=start, end=end, codec=0)
-    for record in records:
-        spool.add(record)
+    if records:
+        spool.add(columns_of(records, CREATE_TIME))
     spool.finish()
     return spool
 

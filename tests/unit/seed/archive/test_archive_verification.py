@@ -12,8 +12,9 @@ from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.archive import archive_verification
 from mirrorflow_seed.archive.archive_verification import _open, _task
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
-from mirrorflow_seed.archive.parquet_files import CREATE_TIME, FileWriter, columns_of
+from mirrorflow_seed.archive.parquet_files import FileWriter
 from mirrorflow_seed.errors import ArchiveDamagedError
+from mirrorflow_seed.record_columns import CREATE_TIME, columns_of
 from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify.offset_windows import VerifyRange
 from tests.unit.connectors.flow_settings import settings

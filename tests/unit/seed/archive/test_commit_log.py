@@ -123,7 +123,7 @@ def test_a_folder_without_a_commit_is_no_archive_and_the_error_names_missing_fil
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"{}", b"[]", b'{"format": 2}', b'{"format": 4}'],
+    [b"", b"{}", b"[]", b'{"format": 3}', b'{"format": 5}'],
     ids=["empty", "object", "list", "earlier format", "later format"],
 )
 def test_an_invalid_commit_is_refused(text: bytes) -> None:

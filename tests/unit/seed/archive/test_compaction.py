@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.record_digests import Tally, TallyBuilder
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.archive.compaction import (
     FILES_MIN,
@@ -21,8 +20,10 @@ from mirrorflow_seed.archive.compaction import (
     runs_of_files,
 )
 from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition, ArchivedTopic, differences
-from mirrorflow_seed.archive.parquet_files import FileWriter, columns_of, read_records
+from mirrorflow_seed.archive.parquet_files import FileWriter, read_records
+from mirrorflow_seed.archive.record_tally import Tally, TallyBuilder
 from mirrorflow_seed.errors import ArchiveDamagedError
+from mirrorflow_seed.record_columns import columns_of
 from mirrorflow_seed.storage_folder import StorageFolder
 from tests.unit.seed.archive.test_archive_manifest import manifest
 
@@ -40,7 +41,7 @@ def files_of(*sizes: int) -> list[ArchivedFile]:
             start=number,
             end=number + 1,
             codec=0,
-            tally=Tally(records=1, bytes=size, sum="", chain=""),
+            tally=Tally(records=1, bytes=size, digest=""),
         )
         for number, size in enumerate(sizes)
     ]

@@ -25,10 +25,10 @@ from mirrorflow_seed.archive.parquet_files import read_records
 from mirrorflow_seed.archive.pending_export import ExportPlan, PendingExport
 from mirrorflow_seed.archive.tail_archive import archive_tails
 from mirrorflow_seed.errors import EXIT_DONE, ArchiveConflictError, ArchiveOccupiedError, ArchiveUnfitError
+from mirrorflow_seed.record_columns import CREATE_TIME, columns_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings
 from mirrorflow_seed.storage_folder import StorageFolder
 from mirrorflow_seed.verify.range_reader import OffsetRange
-from tests.unit.core.wire.strategies import batch_of
 
 pytest.importorskip("pyarrow")
 
@@ -79,14 +79,15 @@ class Reader:
         self.next_offset = offsets.start
         self.gaps: Sequence[Any] = ()
         self.bytes_read = 0
+        self.codec = 0
 
-    def batches(self) -> Iterator[tuple[Any, list[Record]]]:
+    def columns(self) -> Iterator[Any]:
         records = [
             Record(offset, 1_700_000_000_000, b"k", self._source.topic_id.encode())
             for offset in range(self._offsets.start, self._offsets.end)
         ]
         self.next_offset = self._offsets.end
-        yield batch_of(records), records
+        yield columns_of(records, CREATE_TIME)
         self._source.after_range()
 
 

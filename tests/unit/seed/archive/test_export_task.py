@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.record_digests import Tally
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.archive.export_plan import ExportRange
 from mirrorflow_seed.archive.export_task import ExportedFile, ExportTarget, write_file
 from mirrorflow_seed.archive.manifest import TimeBounds, folder_of
-from mirrorflow_seed.archive.parquet_files import CREATE_TIME, columns_of, read_records
+from mirrorflow_seed.archive.parquet_files import read_records
+from mirrorflow_seed.archive.record_tally import Tally
+from mirrorflow_seed.record_columns import CREATE_TIME, columns_of
 from mirrorflow_seed.storage_folder import StorageFolder
 
 pytest.importorskip("pyarrow")
@@ -33,7 +34,7 @@ class Reader:
             index=0,
             start=0,
             end=4,
-            tally=Tally(records=4, bytes=8, sum="", chain=""),
+            tally=Tally(records=4, bytes=8, digest=""),
             codec=0,
             gaps=(),
             bytes_read=1,

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.record_digests import TallyBuilder
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.archive.commit_log import ArchiveState, CommitLog
 from mirrorflow_seed.archive.compaction import CompactionTarget, compact_run, compacted, compaction_runs
@@ -22,8 +21,10 @@ from mirrorflow_seed.archive.manifest import (
     TimeBounds,
     folder_of,
 )
-from mirrorflow_seed.archive.parquet_files import CREATE_TIME, FileWriter, columns_of
+from mirrorflow_seed.archive.parquet_files import FileWriter
+from mirrorflow_seed.archive.record_tally import TallyBuilder
 from mirrorflow_seed.errors import IcebergTableError, JobSettingError
+from mirrorflow_seed.record_columns import CREATE_TIME, columns_of
 from mirrorflow_seed.storage_folder import StorageFolder
 from tests.unit.seed.archive.test_archive_manifest import manifest
 

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.record_digests import Tally
 from mirrorflow_seed.archive.commit_log import CommitLog
 from mirrorflow_seed.archive.export_plan import ExportRange
 from mirrorflow_seed.archive.export_task import ExportedFile, place_of
@@ -28,6 +27,7 @@ from mirrorflow_seed.archive.pending_export import (
     increment_of,
     remaining,
 )
+from mirrorflow_seed.archive.record_tally import Tally
 from mirrorflow_seed.errors import ArchiveConflictError
 from mirrorflow_seed.storage_folder import StorageFolder
 from tests.unit.seed.archive.test_archive_manifest import increment, manifest
@@ -59,7 +59,7 @@ def exported(index: int, start: int, end: int, *, records: int = 1, name: str = 
         index=index,
         start=start,
         end=end,
-        tally=Tally(records=records, bytes=records, sum="", chain=""),
+        tally=Tally(records=records, bytes=records, digest=""),
         codec=0,
         gaps=(),
         bytes_read=1,

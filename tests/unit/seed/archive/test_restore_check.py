@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_core.record_digests import TallyBuilder
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition, Manifest
+from mirrorflow_seed.archive.record_tally import TallyBuilder
 from mirrorflow_seed.archive.restore_comparison import (
     FileDigestChecker,
     RestoreComparison,
@@ -14,6 +14,8 @@ from mirrorflow_seed.archive.restore_comparison import (
 )
 from mirrorflow_seed.settings import FlowFiles
 from tests.unit.core.wire.strategies import batch_of
+
+pytest.importorskip("pyarrow")
 
 RECORDS = [Record(0, 1_700_000_000_000 + n, b"k%d" % n, b"v%d" % n) for n in range(7)]
 
@@ -23,8 +25,7 @@ def verdicts(restored: list[Record], *, skip: int = 0) -> list[tuple[str, bool]]
     files = []
     for name, part in (("a", RECORDS[:3]), ("b", RECORDS[3:6]), ("c", RECORDS[6:])):
         tallying = TallyBuilder("id", 2)
-        for record in part:
-            tallying.add(record)
+        tallying.extend(part)
         files.append(ArchivedFile(path=name, size_bytes=1, start=0, end=1, codec=0, tally=tallying.tally))
     archived = ArchivedPartition(number=2, start=0, end=100, files=tuple(files))
     checker = FileDigestChecker(archived, "id", start=20, skip=skip)
@@ -33,6 +34,7 @@ def verdicts(restored: list[Record], *, skip: int = 0) -> list[tuple[str, bool]]
         if rest:
             checker.add(batch_of(rest[:size], base_offset=offset))
         rest, offset = rest[size:], offset + size
+    checker.finish()
     assert checker.records == len(restored)
     return checker.verdicts
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_core.record_digests import Tally, TallyBuilder
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.archive.commit_log import CommitLog
 from mirrorflow_seed.archive.manifest import (
@@ -19,9 +18,11 @@ from mirrorflow_seed.archive.manifest import (
     Manifest,
     TimeBounds,
 )
-from mirrorflow_seed.archive.parquet_files import CREATE_TIME, FileWriter, columns_of
+from mirrorflow_seed.archive.parquet_files import FileWriter
+from mirrorflow_seed.archive.record_tally import Tally, TallyBuilder
 from mirrorflow_seed.archive.restore_point import cut_file, cut_manifest, cut_tasks, until_of
 from mirrorflow_seed.errors import JobSettingError
+from mirrorflow_seed.record_columns import CREATE_TIME, columns_of
 from mirrorflow_seed.storage_folder import StorageFolder
 from tests.unit.seed.archive.test_archive_manifest import increment, manifest
 
@@ -101,7 +102,7 @@ def test_a_damaged_file_is_not_cut(tmp_path: Path) -> None:
     folder = StorageFolder(str(tmp_path))
     content = archived(folder, [1, 2, 9])
     [task] = cut_tasks(content, 5, folder.address)
-    different = replace(task, file=replace(task.file, tally=replace(task.file.tally, sum="00")))
+    different = replace(task, file=replace(task.file, tally=replace(task.file.tally, digest="00")))
 
     assert cut_file(different).is_damaged
     folder.write(task.file.path, b"x")

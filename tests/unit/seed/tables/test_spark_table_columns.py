@@ -6,10 +6,9 @@ import pytest
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.records import Record
+from mirrorflow_seed.record_columns import CREATE_TIME, columns_of
 from mirrorflow_seed.tables.table_plan import TableRange
-from mirrorflow_seed.topic_range_reader import DecodedBatch
 from mirrorflow_seed.verify.range_reader import OffsetRange
-from tests.unit.core.wire.strategies import batch_of
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
@@ -56,7 +55,7 @@ def test_each_part_of_a_record_has_its_column():
         Record(1, -1, None, b"", ((b"\xff", b"x"),)),
         Record(2, 1 << 62, b"", b"v"),
     ]
-    columns = table_columns(READ, DecodedBatch(batch_of(records, base_offset=0), records))
+    columns = table_columns(READ, columns_of(records, CREATE_TIME))
 
     assert columns.schema == table_schema()
     first, second, third = columns.to_pylist()
