@@ -6,13 +6,15 @@ their CPU is not counted.
 """
 
 import asyncio
+import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from benchmarks import copiers, spark_kafka_source
 from benchmarks.arena import Arena
@@ -24,7 +26,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.errors import SeedError
 from mirrorflow_seed.settings import FlowFiles, job_of
-from tests.harness.kafka.processes import HarnessError, cpu_s
+from tests.harness.kafka.processes import HarnessError, family
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 PARTITIONS = 8
 CORES = 2
 WARM_ROWS, WARM_RECORDS = 50_000, 20_000
+METER_EVERY_S = 0.5
+ProcessKey = tuple[int, int]  # id and start time
 RATE, CPU = "MB/s", "CPU-us/record"
 EXPORTED, RESTORED, COMPARED = "exported", "restored, not compared", "compared by verify --archive"
 READ = "read and thrown away"
@@ -138,17 +142,65 @@ class _Turn:
         self.arena.sweep()
 
     def _add(self, name: str, work: Callable[[], int]) -> None:
-        cpu_began_s = _cpu_s(self.spark)
-        seconds = _seconds(work)
-        used_s = _cpu_s(self.spark) - cpu_began_s
+        with CpuMeter(_jvm_pid(self.spark)) as meter:
+            seconds = _seconds(work)
+        used_s = meter.used_s
         rate = self.records * self.record_bytes / 1e6 / seconds
         self.result.add(name, **{RATE: rate, CPU: used_s / self.records * 1e6})
 
 
-def _cpu_s(spark: "SparkSession") -> float:
-    """Returns the CPU seconds of this process, of Spark's JVM and of its Python tasks; brokers are other children."""
+class CpuMeter:
+    """Measures the CPU seconds of this process, of Spark's JVM and of its Python tasks, which are children of the JVM.
+
+    The times of all processes are read repeatedly, because Spark may end the daemon of its Python workers at any time, and
+    the times of these are then lost. Brokers are other children.
+    """
+
+    def __init__(self, jvm: int) -> None:
+        self._jvm = jvm
+        self._began_s = 0.0
+        self._before: dict[ProcessKey, float] = {}
+        self._newest: dict[ProcessKey, float] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow)
+
+    def __enter__(self) -> Self:
+        self._began_s = time.process_time()
+        self._before = own_times(self._jvm)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._newest.update(own_times(self._jvm))
+
+    def _follow(self) -> None:
+        while not self._ended.wait(METER_EVERY_S):
+            self._newest.update(own_times(self._jvm))
+
+    @property
+    def used_s(self) -> float:
+        """The CPU seconds between entry and exit."""
+        children = sum(time_s - self._before.get(key, 0.0) for key, time_s in self._newest.items())
+        return time.process_time() - self._began_s + children
+
+
+def own_times(pid: int) -> dict[ProcessKey, float]:
+    """Returns the CPU seconds of *pid* and each of its descendants, without the children that these have waited for."""
+    times: dict[ProcessKey, float] = {}
+    for member in family(pid):
+        try:
+            fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        times[member, int(fields[19])] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return times
+
+
+def _jvm_pid(spark: "SparkSession") -> int:
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 PySpark has no other way to the id of its JVM
-    return time.process_time() + cpu_s(int(jvm.java.lang.ProcessHandle.current().pid()))
+    return int(jvm.java.lang.ProcessHandle.current().pid())
 
 
 def _size_bytes(folder: Path) -> int:
