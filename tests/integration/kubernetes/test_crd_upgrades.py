@@ -1,7 +1,7 @@
 """Objects that were stored before a rule of the CRD existed, and break it: their statuses are written after the upgrade.
 
 The API server validates the whole object when a status is written. It leaves out what is as it was (ratcheting, since Kubernetes 1.30),
-and these tests are what would notice that one of our rules is not left out.
+and these tests fail if one of our rules is not left out.
 """
 
 import re
