@@ -20,6 +20,7 @@ def parser(*given):
     return command_parser(*given)
 
 __main__.command_parser = parser
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background processes ignore it
 sys.exit(__main__.main())
 """
 

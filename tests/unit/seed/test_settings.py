@@ -151,11 +151,16 @@ class Imported:
 class Job:
     run = print
 
-def import_module(_):
+original = spark_session.importlib.import_module
+
+def import_module(name, package=None):
+    if not name.startswith("mirrorflow_seed."):
+        return original(name, package)
     Imported()
     return Job
 
 spark_session.importlib.import_module = import_module
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background processes ignore it
 sys.exit(main(["seed", "--worker", "w", "--source", "s"]))
 """
 
