@@ -96,7 +96,7 @@ class PartitionResumer:
                 del self._due[copier]
             await self._examine_repeats([copier for copier in due if copier.repeat is not None])
             for copier in due:
-                if copier not in self._left_out and copier not in self._due:
+                if copier not in self._left_out:
                     self._resume(copier)
             timeout_s = max(0.0, min(self._due.values()) - time.monotonic()) if self._due else None
             with contextlib.suppress(TimeoutError):
@@ -148,9 +148,8 @@ class PartitionResumer:
             examined = await asyncio.gather(*map(self._has_log_append_time, copiers))
         except MirrorFlowError as error:
             log.warning("%s", error)
-            if error.retriable:  # otherwise it was deleted, and the next session does not count it
-                for copier in copiers:
-                    self._later(copier, BACK_OFF_S[1])
+            for copier in copiers:
+                self._later(copier, BACK_OFF_S[1])
             return
         for copier, is_log_append_time in zip(copiers, examined, strict=True):
             if not is_log_append_time:
