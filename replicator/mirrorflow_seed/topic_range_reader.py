@@ -153,6 +153,8 @@ class TopicRangeReader:
         end, committed = self._end, self._client.read_committed
         aborted = AbortedFilter(response.aborted)
         next_offset = self.next_offset
+        # Of the batch that is decoded, or of the first of those that are decoded at once: records up to there may be deleted.
+        corrupt_at = next_offset
         builder = ColumnBuilder(start=next_offset, end=end)
         try:
             for batch in split(response.records):
@@ -164,20 +166,22 @@ class TopicRangeReader:
                     continue
                 if delivered and batch.count and self._wants(batch):
                     self._add(builder, batch)
-                next_offset = min(batch.next_offset, end)
+                corrupt_at = next_offset = min(batch.next_offset, end)
                 if builder.size_bytes >= CHUNK_BYTES:
+                    corrupt_at = self.next_offset
                     columns = builder.finish()
                     # Before they are given away: the caller may cut after them.
-                    self.next_offset = next_offset
+                    self.next_offset = corrupt_at = next_offset
                     if columns.num_rows:
                         yield columns
                     builder = ColumnBuilder(start=next_offset, end=end)
+            corrupt_at = self.next_offset
             columns = builder.finish()
         except CorruptRecordsError as error:
             raise CorruptBatchError(
                 topic=self._partition.topic,
                 partition=self._partition.partition,
-                offset=next_offset,
+                offset=corrupt_at,
                 problem=str(error),
             ) from error
         self.next_offset = next_offset
