@@ -179,11 +179,17 @@ class ClusterCache:
         key = _key_of(kind, body)
         if cached is not None and cached[2] != key:
             affected |= self._drop(object_id)
-        self._cached[object_id] = (version, metadata["uid"], key)
         if isinstance(key, PairKey):
             stored = self.pairs.put_pair if kind is MIRROR_PAIR else self.pairs.put_switchover
-            return affected | stored(body)
-        return affected | self._store(kind, object_id, key, body)
+            affected |= stored(body)
+        else:
+            affected |= self._store(kind, object_id, key, body)
+        self._cached[object_id] = (
+            version,
+            metadata["uid"],
+            key,
+        )  # only now, so that one that cannot be read is read again
+        return affected
 
     def remove(self, kind: ObjectKind, body: Mapping[str, Any]) -> frozenset[QueueKey]:
         """Removes the object with the uid of *body*; another object of its name may exist.
@@ -356,8 +362,11 @@ async def _list(
             seen.add(metadata["uid"])
             try:
                 changed |= cache.put(kind, body)
-            except Exception:  # noqa: BLE001
-                # A bug that one object triggers must not end the reading of all others.
+            except Exception:
+                # A bug that one object triggers must not end the reading of all others. But without a pair, a flow that a
+                # switchover has ended would be started.
+                if kind in PAIR_KINDS:
+                    raise
                 _LOG.exception(
                     "%s %s/%s cannot be read: bug in the operator",
                     kind.name,

@@ -109,13 +109,15 @@ class PairReconciler:
             switchover.name: switchover_status(switchover, decided[switchover.name], observation)
             for switchover in observation.switchovers
         }
-        failures += await self._write_statuses(observation, statuses)
+        not_written = await self._write_statuses(observation, statuses)
+        failures += not_written
         try:
             await SwitchoverPreparation(client=self.client, metrics=self.metrics).prepare(observation)
         except ApiServerError as error:
             failures.append(error)
             await self._report_unprepared(observation, error)
-        await self._delete_left_over(observation)
+        if not not_written:  # otherwise a Job may have the only report of how its switchover has ended
+            await self._delete_left_over(observation)
         if failures:
             raise failures[0]
         open_names = [name for name, status in statuses.items() if status.state not in ENDED]

@@ -8,7 +8,9 @@ import pytest
 
 from mirrorflow_operator.cluster import cache as module
 from mirrorflow_operator.cluster.cache import ClusterCache, list_all
-from mirrorflow_operator.cluster.client import CONFIG_MAP, MIRROR_FLOW, SPARK_APPLICATION
+from mirrorflow_operator.cluster.client import CONFIG_MAP, MIRROR_FLOW, MIRROR_PAIR, SPARK_APPLICATION
+from mirrorflow_operator.cluster.pair_cache import PairCache
+from mirrorflow_operator.status.pair_observation import PairKey
 
 KEY = ("flows", "east-to-west")
 
@@ -105,3 +107,30 @@ def test_an_object_that_cannot_be_read_does_not_end_the_reading_of_others(caplog
     assert "whole" in uids(cache)
     assert {SPARK_APPLICATION.name: frozenset({KEY})} == changed
     assert "SparkApplication flows/without-spec cannot be read" in caplog.text
+
+
+class PairListingClient:
+    """An API server with a pair without members."""
+
+    async def chunks(self, *_: object, **__: object) -> AsyncIterator[tuple[int, list[dict[str, Any]]]]:
+        yield 7, [{"metadata": {**config_map(uid="pair", version=7)["metadata"], "generation": 1}}]
+
+
+def test_a_pair_that_cannot_be_read_ends_the_reading_and_is_read_again(monkeypatch: pytest.MonkeyPatch):
+    """A flow that a switchover has ended would be started if the operator knew nothing of its pair."""
+    cache = ClusterCache()
+
+    def fail(*_: object) -> frozenset[PairKey]:
+        raise RuntimeError("a bug")
+
+    def read() -> None:
+        asyncio.run(list_all(PairListingClient(), cache, None, kinds=[MIRROR_PAIR]))  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PairCache, "put_pair", fail)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="a bug"):
+                read()
+    read()
+
+    assert len(cache.pairs.pairs) == 1

@@ -664,6 +664,27 @@ def test_the_job_of_a_deleted_switchover_stays_while_nothing_has_read_its_report
     assert "create Job move-switchover" in created
 
 
+def test_the_job_of_a_deleted_switchover_stays_until_the_pair_has_recorded_its_report(
+    simulation: PairSimulation,
+):
+    """Its pod has the only report. Without it, the pair would count the member as active that applications have left."""
+    simulation.request()
+    simulation.run()
+    simulation.api.remove(SWITCHOVER, "move")
+    simulation.end_job(SwitchoverState.DONE)
+    simulation.api.refuses = KEY.name
+
+    with pytest.raises(RejectedError):
+        simulation.run()
+    refused = [line for line in simulation.api.written if line.startswith("delete")]
+    simulation.api.refuses = ""
+    recorded, _ = simulation.run()
+
+    assert [] == refused
+    assert "delete Job move-switchover" in recorded
+    assert "west" == simulation.status("MirrorPair", "east-west")["active"]
+
+
 def test_the_job_of_a_deleted_switchover_whose_end_is_recorded_is_deleted_without_its_pod(
     simulation: PairSimulation,
 ):
