@@ -321,6 +321,11 @@ class Leader:
         begun_s = time.monotonic()
         async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
             try:
+                if (denied := await self._why_no_flows()) is not None:
+                    # Nothing can be said of the role: an API server that starts denies everything.
+                    begun_s = time.monotonic()
+                    self._log_retry(denied)
+                    continue
                 for kind in PAIR_KINDS:
                     await self._look_for(kind)
             except (NotFoundError, ForbiddenError) as error:
@@ -344,6 +349,18 @@ class Leader:
             except ForbiddenError:
                 if namespace is None or await self._may_read_flows(namespace):
                     raise
+
+    async def _why_no_flows(self) -> ForbiddenError | None:
+        """Returns why flows can be read in no namespace; None if they can in one. Raises ApiServerError."""
+        denied: ForbiddenError | None = None
+        for namespace in self.settings.namespaces or (None,):
+            try:
+                await self._read_one(MIRROR_FLOW, namespace)
+            except ForbiddenError as error:
+                denied = error
+            else:
+                return None
+        return denied
 
     async def _may_read_flows(self, namespace: str) -> bool:
         try:

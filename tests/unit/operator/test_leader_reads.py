@@ -130,3 +130,19 @@ def test_without_the_right_to_read_pairs_flows_are_read(monkeypatch: pytest.Monk
     forbidden = {(MIRROR_PAIR.name, namespace): ALWAYS for namespace in (NAMESPACE, OTHER)}
 
     assert set() == pairs_read(monkeypatch, forbidden)
+
+
+@pytest.mark.parametrize(
+    ("denied_s", "denied_pairs", "pairs"),
+    [(READ_S, 3, {KEY}), (0.01, ALWAYS, set())],
+    ids=["with", "without"],
+)
+def test_an_api_server_that_denies_everything_at_first_says_nothing_of_the_right_to_read_pairs(
+    monkeypatch: pytest.MonkeyPatch, denied_s: float, denied_pairs: int, pairs: set[QueueKey]
+):
+    """Lists of pairs that the role does not allow would be repeated for ever, and no flow would be reconciled."""
+    monkeypatch.setattr(leader_module, "DENIED_S", denied_s)
+    forbidden = {(MIRROR_FLOW.name, namespace): 50 for namespace in (NAMESPACE, OTHER)}
+    forbidden |= {(MIRROR_PAIR.name, namespace): denied_pairs for namespace in (NAMESPACE, OTHER)}
+
+    assert pairs == pairs_read(monkeypatch, forbidden)
