@@ -1,8 +1,10 @@
 """Turns the seeds, verifications, exports and restores of MirrorFlows, and results in files, into what a page shows. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import ceil
 from typing import Any, Final, NamedTuple
 
 from mirrorflow_console.documents import FlowReading
@@ -24,6 +26,8 @@ NUMBER_MAX: Final = 1 << 63  # Kafka's offsets are signed 64-bit numbers
 WINDOWS_MAX: Final = 100  # as many as the summary has
 DIFFERENCES_MAX: Final = 20  # of one window
 FIELDS_MAX: Final = 10  # a record has key, value, timestamp and headers
+# A mark is 24 pixels wide, the least that a finger hits (WCAG 2.5.8): 48 are a line of a wide page, and five of a phone.
+MARKS_MAX: Final = 48
 KEY_MAX: Final = 201  # as the result writes a key, with an ellipsis
 _OUTCOME_LEVELS: Final[Mapping[str, Level]] = {
     "different": Level.BROKEN,
@@ -31,7 +35,8 @@ _OUTCOME_LEVELS: Final[Mapping[str, Level]] = {
     "undecided": Level.UNKNOWN,
     "equal": Level.FINE,
 }
-_OUTCOMES: Final = ("different", "reordered", "undecided", "equal")
+_NOT_EQUAL: Final = ("different", "reordered", "undecided")
+_OUTCOMES: Final = (*_NOT_EQUAL, "equal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,23 @@ class JobView:
     windows: tuple["WindowRow", ...] = ()
     namespace: str = ""  # of the flow, on Kubernetes
 
+    @property
+    def anchor(self) -> str:
+        """The id of the job's windows on a page; a window's ends with its index. Names may have spaces, which an id may not."""
+        run = repr((self.namespace, self.flow, self.run_id)).encode()
+        return f"windows-{hashlib.sha256(run).hexdigest()[:12]}"
+
+    @property
+    def strip(self) -> list["WindowMark"]:
+        """The marks of `windows`, at most MARKS_MAX, in their order."""
+        return window_marks(self.windows)
+
+    @property
+    def unlisted(self) -> int:
+        """How many windows that are not equal are counted, and are not among `windows`."""
+        counted = sum(number for word, number, _ in self.parts if word in _NOT_EQUAL)
+        return max(0, counted - len(self.windows))
+
     def without_keys(self) -> "JobView":
         """Returns the job without the keys of records."""
         windows = (
@@ -70,13 +92,37 @@ class JobView:
 class WindowRow:
     """A window of source offsets that is not equal, with the first records that differ in it."""
 
-    partition: str
-    offsets: str
+    topic: str
+    partition: int
+    begin: int
+    end: int
     outcome: str
     level: Level
     records: str
     reason: str
     differences: tuple["DifferenceRow", ...]
+
+    @property
+    def place(self) -> str:
+        """Topic and partition."""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def offsets(self) -> str:
+        """The source offsets, as a page shows them."""
+        return f"{self.begin:,} to {self.end:,}"
+
+
+class WindowMark(NamedTuple):
+    """A mark of the strip: a window, or neighbouring ones with the worst outcome among them.
+
+    `row` is the index of the window that it opens. `continues`: its first window begins where the mark before it ends.
+    """
+
+    level: Level
+    text: str
+    row: int
+    continues: bool
 
 
 class DifferenceRow(NamedTuple):
@@ -95,13 +141,36 @@ def verification_of_file(document: Any) -> JobView | None:
     if not isinstance(document, dict) or not isinstance(document.get("windows"), dict):
         return None
     view = _verification(FlowReading(key="", name=_word(document.get("flow"))), document)
-    rows = document.get("notEqual")
-    windows = (
-        [_window(window) for window in rows[:WINDOWS_MAX] if isinstance(window, dict)]
-        if isinstance(rows, list)
-        else []
-    )
+    windows = [_window(window) for window in _rows(document.get("notEqual"))[:WINDOWS_MAX]]
+    windows.sort(key=lambda window: (window.topic, window.partition, window.begin))
     return replace(view, windows=tuple(windows))
+
+
+def window_marks(windows: Sequence[WindowRow]) -> list[WindowMark]:
+    """Returns at most MARKS_MAX marks of *windows*, each of as many neighbouring ones."""
+    size = ceil(len(windows) / MARKS_MAX)
+    return [
+        _mark(windows, start, min(start + size, len(windows))) for start in range(0, len(windows), size or 1)
+    ]
+
+
+def _mark(windows: Sequence[WindowRow], start: int, stop: int) -> WindowMark:
+    first, last = windows[start], windows[stop - 1]
+    # Of one level, "different" is before "reordered", also in the alphabet.
+    row = min(range(start, stop), key=lambda index: (windows[index].level, windows[index].outcome))
+    before = windows[start - 1] if start else None
+    if stop - start == 1:
+        where = f"{first.place}, source offsets {first.offsets}"
+    else:
+        where = (
+            f"{stop - start} windows, from {first.place} at {first.begin:,} to {last.place} at {last.end:,}"
+        )
+    return WindowMark(
+        level=windows[row].level,
+        text=f"{windows[row].outcome}: {where}",
+        row=row,
+        continues=before is not None and (before.place, before.end) == (first.place, first.begin),
+    )
 
 
 def archive_of_manifest(document: Any) -> JobView | None:
@@ -168,8 +237,10 @@ def _window(window: Mapping[str, Any]) -> WindowRow:
     first = window.get("first")
     shown = [row for row in first if isinstance(row, dict)] if isinstance(first, list) else []
     return WindowRow(
-        partition=f"{_word(window.get('topic'))}-{_int(window.get('partition'))}",
-        offsets=f"{_int(window.get('fromOffset')):,} to {_int(window.get('toOffset')):,}",
+        topic=_word(window.get("topic")),
+        partition=_int(window.get("partition")),
+        begin=_int(window.get("fromOffset")),
+        end=_int(window.get("toOffset")),
         outcome=outcome,
         level=_OUTCOME_LEVELS.get(outcome, Level.UNKNOWN),
         records=f"{_int(window.get('sourceRecords')):,} / {_int(window.get('targetRecords')):,}",

@@ -1,6 +1,7 @@
 """The views of seeds and verifications: progress, and the windows and records that differ."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from mirrorflow_console.documents import FlowReading
 from mirrorflow_console.flow_views import Level
 from mirrorflow_console.job_views import (
     KEY_MAX,
+    MARKS_MAX,
+    WINDOWS_MAX,
     archive_of_manifest,
     job_views,
     running_job_view,
@@ -65,8 +68,84 @@ def test_a_window_with_differences_lists_the_differing_records():
     assert verification is not None
     assert (verification.level, verification.word) == (Level.BROKEN, "differs")
     (window,) = verification.windows
-    assert (window.partition, window.offsets) == ("orders-3", "1,000 to 2,000")
+    assert (window.place, window.offsets) == ("orders-3", "1,000 to 2,000")
     assert window.differences == (("missing", "1,234", "-", "abc / -", "value, headers", None),)
+
+
+def of_windows(*windows: tuple[str, int, int, str], counted: int = 0) -> dict[str, Any]:
+    """A result with *windows*: topic, partition, first offset and outcome, 1,000 offsets each; *counted*: how many are different."""
+    rows = [
+        {
+            "topic": topic,
+            "partition": partition,
+            "fromOffset": begin,
+            "toOffset": begin + 1_000,
+            "outcome": outcome,
+        }
+        for topic, partition, begin, outcome in windows
+    ]
+    return {**RESULT, "windows": {"total": 5_000_000, "different": counted}, "notEqual": rows}
+
+
+def test_the_strip_has_a_mark_for_each_listed_window_by_topic_partition_and_offset():
+    """Marks are adjacent only where their windows are."""
+    verification = verification_of_file(
+        of_windows(
+            ("orders", 10, 0, "undecided"),
+            ("orders", 2, 3_000, "reordered"),
+            ("orders", 2, 2_000, "different"),
+            ("orders", 2, 9_000, "different"),
+            ("billing", 3, 0, "different"),
+        )
+    )
+
+    assert verification is not None
+    assert verification.strip == [
+        (Level.BROKEN, "different: billing-3, source offsets 0 to 1,000", 0, False),
+        (Level.BROKEN, "different: orders-2, source offsets 2,000 to 3,000", 1, False),
+        (Level.BROKEN, "reordered: orders-2, source offsets 3,000 to 4,000", 2, True),
+        (Level.BROKEN, "different: orders-2, source offsets 9,000 to 10,000", 3, False),
+        (Level.UNKNOWN, "undecided: orders-10, source offsets 0 to 1,000", 4, False),
+    ]
+
+
+def test_a_mark_of_several_windows_has_the_worst_outcome_and_opens_the_first_with_it():
+    outcomes = {4: "reordered", 5: "different"}
+    verification = verification_of_file(
+        of_windows(
+            *(("orders", 0, 1_000 * index, outcomes.get(index, "undecided")) for index in range(WINDOWS_MAX))
+        )
+    )
+
+    assert verification is not None
+    assert len(verification.strip) <= MARKS_MAX
+    assert verification.strip[:2] == [
+        (Level.UNKNOWN, "undecided: 3 windows, from orders-0 at 0 to orders-0 at 3,000", 0, False),
+        (Level.BROKEN, "different: 3 windows, from orders-0 at 3,000 to orders-0 at 6,000", 5, True),
+    ]
+    assert verification.strip[-1].text == "undecided: orders-0, source offsets 99,000 to 100,000"
+
+
+def test_windows_that_the_result_does_not_list_are_counted():
+    verification = verification_of_file(of_windows(("orders", 0, 0, "different"), counted=2_001))
+
+    assert verification is not None
+    assert verification.unlisted == 2_000
+
+
+def test_each_mark_of_the_strip_links_to_its_window(tmp_path: Path):
+    windows = [(SCRIPT, 0, 0, "different"), ("orders", 1, 0, "undecided")]
+    (tmp_path / "verification.json").write_text(json.dumps(of_windows(*windows, counted=3)))
+
+    with served(flows(), results=ResultFiles(tmp_path)) as console:
+        _, _, body = get(console, "/jobs")
+
+    links = re.findall(r'href="#(windows-[^"]+)" title="([^"]+)"', body)
+    rows = dict(re.findall(r'<tr class="r\d" id="(windows-[^"]+)">.*?<th scope="row"[^>]*>([^<]+)<', body))
+    assert [text.split(": ")[1].split(",")[0] for _, text in links] == [rows[target] for target, _ in links]
+    assert len(links) == 2
+    assert "1 more window that is not equal: see the table of windows" in body
+    assert SCRIPT not in body
 
 
 def with_keys(*keys: Any) -> dict[str, Any]:
