@@ -31,6 +31,8 @@ HTTP_PORT: Final = 8080
 PAGE_SIZE: Final = 500  # objects in one response of the API server
 REQUEST_MAX_S: Final = 10.0
 REFUSED: Final = frozenset({403, 404})  # one namespace may not be read, or no longer exists
+NOT_FOUND: Final = 404  # outside the cluster, for the namespace of a context: no such kind
+NOT_INSTALLED: Final = "This cluster has no MirrorFlows: MirrorFlow's CRDs are not installed."
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -118,6 +120,10 @@ class ClusterFlows:
                 self._known[namespace] = list(listed_resources(self._objects, PLURAL, namespace))
                 pods += self._pods(namespace) if is_asking else ()
             except REQUEST_ERRORS as error:
+                if self._forward is not None and getattr(error, "status", None) == NOT_FOUND:
+                    self._known.pop(namespace, None)
+                    problems.append(NOT_INSTALLED)
+                    continue
                 _LOG.warning("Namespace %s cannot be read: %s", namespace or "of all flows", _cause(error))
                 is_refused = isinstance(error, client.ApiException) and error.status in REFUSED
                 if not is_refused or namespace is None:
@@ -220,7 +226,12 @@ def _connected(reading: FlowReading, pods: Sequence[ConnectorPod]) -> ConnectedF
     )
 
 
-def flows_of_context(name: str) -> ClusterFlows:
-    """Returns the MirrorFlows of a context of the kubeconfig, in its namespace. Raises KubernetesLoginError."""
+def flows_of_context(name: str, *, retries: bool = True) -> ClusterFlows:
+    """Returns the MirrorFlows of a context of the kubeconfig, in its namespace. Raises KubernetesLoginError.
+
+    Without *retries* a connection that fails is not tried again at once, which urllib3 logs each time.
+    """
     connection = connect(name)
+    if not retries:
+        connection.api.rest_client.pool_manager.connection_pool_kw["retries"] = False
     return ClusterFlows(connection.api, namespaces=(connection.namespace,), forward=connection.dial)

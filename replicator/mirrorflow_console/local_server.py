@@ -10,6 +10,7 @@ import uvicorn
 from starlette.routing import BaseRoute
 
 from mirrorflow_console.chart_history import ChartHistory
+from mirrorflow_console.current_context import CurrentContextFlows, current_context
 from mirrorflow_console.flow_source import FlowSource
 from mirrorflow_console.history import History
 from mirrorflow_console.internal_topics import InternalTopics
@@ -52,7 +53,7 @@ def serve(
     """
     allow_open_files()
     files = None if results is None else ResultFiles(results)
-    flows, switchovers = _sources(contexts)
+    flows, switchovers = sources(contexts)
     source: FlowSource = SwitchedFlows(flows, switchovers)
     if files is not None:
         source = VerifiedFlows(source, files)
@@ -80,10 +81,13 @@ def _charts(address: str) -> ChartHistory:
         ) from None
 
 
-def _sources(contexts: Sequence[str]) -> tuple[FlowSource, SwitchoverSource]:
-    """Returns the flows and switchovers of this machine, and of *contexts* of the kubeconfig. Raises SettingError."""
+def sources(contexts: Sequence[str]) -> tuple[FlowSource, SwitchoverSource]:
+    """Returns the flows and switchovers of this machine, and of *contexts* of the kubeconfig. Raises SettingError.
+
+    Without *contexts*, flows of the current one are shown, too.
+    """
     if not contexts:
-        return LocalFlows(), LocalSwitchovers()
+        return _with_current_context(LocalFlows()), LocalSwitchovers()
     # Only this needs the package, which takes 17 MiB.
     from mirrorflow_console.cluster_flows import flows_of_context  # noqa: PLC0415
     from mirrorflow_console.cluster_switchovers import switchovers_of_context  # noqa: PLC0415
@@ -101,6 +105,20 @@ def _sources(contexts: Sequence[str]) -> tuple[FlowSource, SwitchoverSource]:
             problem=error.problem,
             action="name one that `kubectl config get-contexts` lists",
         ) from None
+
+
+def _with_current_context(flows: FlowSource) -> FlowSource:
+    """Returns *flows* with those of the kubeconfig's current context, if it has one."""
+    context = current_context()
+    if context is None:
+        return flows
+
+    def connected(name: str) -> FlowSource:
+        from mirrorflow_console.cluster_flows import flows_of_context  # noqa: PLC0415  as in `sources`
+
+        return flows_of_context(name, retries=False)
+
+    return JoinedFlows({"": flows, context.name: CurrentContextFlows(context, connected)})
 
 
 def server_config(

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="context of the kubeconfig whose MirrorFlows are shown, too; repeatable",
+        help="context of the kubeconfig whose MirrorFlows are shown, too; repeatable (default: the current one)",
     )
     parser.add_argument(
         "-f",

@@ -63,6 +63,7 @@ def main() -> int:
     IMAGES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="mirrorflow-screenshots-") as folder, ExitStack() as stack:
         os.environ["XDG_STATE_HOME"] = folder
+        os.environ["KUBECONFIG"] = os.devnull
         east = stack.enter_context(KafkaCluster(name="east"))
         west = stack.enter_context(KafkaCluster(name="west"))
         _start_flows(stack, east, west, Path(folder))

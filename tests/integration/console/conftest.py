@@ -1,5 +1,6 @@
 """Fixtures for tests of the console: a browser, and a console on its own port for the flows that a test runs."""
 
+import os
 import re
 import signal
 import subprocess
@@ -30,7 +31,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns the folder in which flows of this test register, separate from other tests and from the user's flows."""
+    """Returns the folder in which flows of this test register, separate from other tests and from the user's flows and clusters."""
+    monkeypatch.setenv("KUBECONFIG", os.devnull)
     folder = tmp_path / "state"
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
     return folder

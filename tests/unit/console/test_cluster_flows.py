@@ -11,13 +11,14 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from kubernetes import client
 
-from mirrorflow_console.cluster_flows import CONNECTOR_LABEL, FLOW_LABEL, ClusterFlows
+from mirrorflow_console.cluster_flows import CONNECTOR_LABEL, FLOW_LABEL, NOT_INSTALLED, ClusterFlows
 from mirrorflow_core.reports import SchemasReport
 from tests.unit.console.flow_readings import healthy, table
 from tests.unit.http.reports import NOW_S, connector, partition, task
 
 KEY = "team~east-to-west"
 FORBIDDEN = "gone"  # a namespace that was deleted has no Role for the console
+ABSENT = "elsewhere"  # the API server returns for it what one without the CRDs does
 # Pods of the flow: an address of loopback for each, and what it reports.
 REPORTS = {
     "source": ("127.0.0.2", healthy(partition(0))),
@@ -52,6 +53,9 @@ class ClusterHandler(BaseHTTPRequestHandler):
         body: dict[str, Any]
         if path.startswith(f"/apis/mirrorflow.io/v1alpha1/namespaces/{FORBIDDEN}/"):
             self.send_error(403)
+            return
+        if path.startswith(f"/apis/mirrorflow.io/v1alpha1/namespaces/{ABSENT}/"):
+            self.send_error(404)
             return
         if path.endswith("/mirrorflows"):
             meta = {"name": "east-to-west", "namespace": "team"}
@@ -96,6 +100,14 @@ def test_a_namespace_that_may_not_be_read_does_not_hide_the_others(cluster: Thre
     assert flow.document is not None
     assert "HTTP status 403" in flows.problem
     assert FORBIDDEN not in flows.problem  # each visitor reads it, also those who may not see that namespace
+
+
+def test_a_context_whose_cluster_has_no_such_resource_is_one_sentence(cluster: ThreadingHTTPServer):
+    api = api_of(cluster)
+    flows = ClusterFlows(api, namespaces=(ABSENT,), port=cluster.server_port, forward=lambda *_: None)
+
+    assert flows.read(frozenset(), frozenset(), is_watched=True) == []
+    assert flows.problem == NOT_INSTALLED
 
 
 def test_a_ca_file_that_cannot_be_read_hides_no_flow(cluster: ThreadingHTTPServer, tmp_path: Path):
