@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,8 +90,8 @@ class ClusterFlows:
         forward: Callable[[str, str, int], Any] | None = None,
     ) -> None:
         self.problem = ""
+        self._api = api
         self._objects = client.CustomObjectsApi(api)
-        self._core = client.CoreV1Api(api)
         self._namespaces = tuple(namespaces)
         self._ca_file = ca_file
         self._port = port
@@ -144,6 +145,11 @@ class ClusterFlows:
             _connected(reading, by_flow.get((reading.namespace, reading.name), [])) for reading in readings
         ]
         return self._reader.read(flows, detailed, groups, is_watched=is_watched, context=context)
+
+    @cached_property
+    def _core(self) -> "client.CoreV1Api":  # quoted, because the name alone loads them
+        """Its models take 20 MiB, which only a console that asks pods needs."""
+        return client.CoreV1Api(self._api)
 
     def _pods(self, namespace: str | None) -> Iterator[ConnectorPod]:
         """Yields the running pods of source, checkpoint and schema connectors."""

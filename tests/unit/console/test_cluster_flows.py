@@ -1,6 +1,8 @@
 """MirrorFlows of a cluster, with a stub of its API server: which pods are polled for what."""
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -108,6 +110,24 @@ def test_a_context_whose_cluster_has_no_such_resource_is_one_sentence(cluster: T
 
     assert flows.read(frozenset(), frozenset(), is_watched=True) == []
     assert flows.problem == NOT_INSTALLED
+
+
+def test_models_of_pods_are_loaded_only_where_pods_are_polled(cluster: ThreadingHTTPServer):
+    """They take 20 MiB, which a console with a kubeconfig pays before any of its flows is opened."""
+    script = f"""
+import sys
+from kubernetes import client
+from mirrorflow_console.cluster_flows import ClusterFlows
+api = client.ApiClient(client.Configuration(host="http://127.0.0.1:{cluster.server_port}"))
+flows = ClusterFlows(api, namespaces=("team",), forward=lambda *_: None)
+assert flows.read(frozenset(), frozenset(), is_watched=True)
+assert not [name for name in sys.modules if name.endswith("v1_pod")]
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_a_ca_file_that_cannot_be_read_hides_no_flow(cluster: ThreadingHTTPServer, tmp_path: Path):
