@@ -77,7 +77,7 @@ def _entry(documents: Sequence[Mapping[str, Any]], kind: str, name: Any) -> Mapp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Result:
+class _ContextRead:
     """What a `FlowSource` returned at one read."""
 
     readings: Sequence[FlowReading] = ()
@@ -108,7 +108,7 @@ class CurrentContextFlows:
         self._connect = connect
         self._wait_max_s = wait_max_s
         self._clock = clock
-        self._result = _Result(is_first=True)
+        self._result = _ContextRead(is_first=True)
         self._retry_at_s = 0.0
         self._request: tuple[AbstractSet[str], AbstractSet[str], bool] = (frozenset(), frozenset(), False)
         self._wanted = threading.Event()
@@ -149,10 +149,10 @@ class CurrentContextFlows:
         try:
             source = self._connect(self._context.name)
         except KubernetesLoginError as error:
-            self._result = _Result(problem=f"Cannot log in: {error.problem}.")
+            self._result = _ContextRead(problem=f"Cannot log in: {error.problem}.")
         except Exception:  # noqa: BLE001  the user has not named this context: its kubeconfig must not end the console
             _LOG.exception("The context %s cannot be used.", self._context.name)
-            self._result = _Result(problem=FAILED)
+            self._result = _ContextRead(problem=FAILED)
         while True:
             self._answered.set()
             self._wanted.wait()
@@ -161,14 +161,14 @@ class CurrentContextFlows:
                 self._result = self._read(source)
                 self._retry_at_s = self._clock() + RETRY_S
 
-    def _read(self, source: FlowSource) -> _Result:
+    def _read(self, source: FlowSource) -> _ContextRead:
         detailed, groups, is_watched = self._request
         try:
             readings = source.read(detailed, groups, is_watched=is_watched)
         except Exception:  # noqa: BLE001  the thread must not end: pages would show old flows for ever
             _LOG.exception("The flows of the context %s cannot be read.", self._context.name)
-            return _Result(readings=_without_figures(self._result.readings), problem=FAILED)
-        return _Result(
+            return _ContextRead(readings=_without_figures(self._result.readings), problem=FAILED)
+        return _ContextRead(
             readings=readings, figures=source.figures, partitions=source.partitions, problem=source.problem
         )
 

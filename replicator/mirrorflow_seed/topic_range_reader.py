@@ -153,7 +153,7 @@ class TopicRangeReader:
         end, committed = self._end, self._client.read_committed
         aborted = AbortedFilter(response.aborted)
         next_offset = self.next_offset
-        # Of the batch that is decoded, or of the first of those that are decoded at once: records up to there may be deleted.
+        # That of the batch, or of the first of those that are decoded at once: records up to there may be deleted.
         corrupt_at = next_offset
         builder = ColumnBuilder(start=next_offset, end=end)
         try:

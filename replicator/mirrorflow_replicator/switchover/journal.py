@@ -58,7 +58,7 @@ _TRANSACTION_TIMEOUT_MS: Final = 10_000
 # No process takes the lock from one whose last renewal is younger than `session.ABANDONED_S`. So a write that took less proves that this
 # process has the lock now; a process that was frozen while it waited for the response may have lost it.
 CONFIRMED_WITHIN_S: Final = 3.0
-# Unlike `time.monotonic`, it goes on while the machine sleeps: on Linux, and on macOS, which has the second only.
+# Unlike `time.monotonic`, it includes the time that the machine sleeps: on Linux, and on macOS, which has only the second clock.
 _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 log = logging.getLogger(__name__)
 

@@ -137,10 +137,10 @@ def test_without_the_right_to_read_pairs_flows_are_read(monkeypatch: pytest.Monk
     [(READ_S, 3, {KEY}), (0.01, ALWAYS, set())],
     ids=["with", "without"],
 )
-def test_an_api_server_that_denies_everything_at_first_says_nothing_of_the_right_to_read_pairs(
+def test_pairs_are_left_out_only_if_flows_can_be_read_and_pairs_cannot(
     monkeypatch: pytest.MonkeyPatch, denied_s: float, denied_pairs: int, pairs: set[QueueKey]
 ):
-    """Lists of pairs that the role does not allow would be repeated for ever, and no flow would be reconciled."""
+    """An API server may deny everything at first. Later, lists of pairs that the role does not allow would always fail."""
     monkeypatch.setattr(leader_module, "DENIED_S", denied_s)
     forbidden = {(MIRROR_FLOW.name, namespace): 50 for namespace in (NAMESPACE, OTHER)}
     forbidden |= {(MIRROR_PAIR.name, namespace): denied_pairs for namespace in (NAMESPACE, OTHER)}

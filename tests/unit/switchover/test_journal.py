@@ -195,7 +195,7 @@ class FrozenCopy:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, frozen_s: float) -> None:
         self.written = 0
         self._frozen_s, self._now_s = frozen_s, 0.0
-        # Only the clock that goes on while the machine sleeps.
+        # Only the clock that includes the time that the machine sleeps.
         clock = SimpleNamespace(clock_gettime=lambda _: self._now_s, time_ns=time.time_ns)
         monkeypatch.setattr(journal_module, "time", clock)
 
